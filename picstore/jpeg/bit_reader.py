@@ -15,21 +15,21 @@ from picstore.jpeg.huffman import MAX_CODE_BITS
 from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u64, store_u8
 from picstore.kernels.simd import VectorMemory, load_u8, load_u32, trailing_zeros, vector_function
 
-# Codes that kernels return if a scan is damaged.
+# Negative codes that kernels return if a scan is damaged.
 TOO_MANY_SEGMENTS, BAD_MARKER, BAD_DC, TOO_MANY_COEFFICIENTS, TOO_SHORT, BAD_CODE = range(-6, 0)
 
-# Number of zero bytes after the data, which a damaged MCU may read before the check that follows each MCU. An MCU has
-# at most 6 blocks of 27 + 63 * 31 bits: 1,487 bytes, and 8 bytes are read at a time.
+# Number of zero bytes after the data, because a damaged MCU is noticed only after it was read. An MCU has at most 6
+# blocks of 27 + 63 * 31 bits: 1,487 bytes, and 8 bytes are read at a time.
 PADDING = 2048
 
-_STEP = 32  # bytes copied at a time
+_STEP = 32  # number of bytes to copy at a time
 _u64, _u8 = np.uint64, np.uint8
 _ONES, _TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 
 
 @device_function
 def search_code(accumulator, ranges, symbols, shortest):
-    """Return symbol | length << 8 of the code at the accumulator's head (F.2.2.3), or 0 if there is no code.
+    """Return symbol | length << 8 of the code at the accumulator's head (T.81, F.2.2.3), or 0 if there is no code.
 
     ``ranges`` and ``symbols`` are addresses of a table's rows, as in ``transcode_lookup.make_lookups``.
     """
@@ -51,7 +51,7 @@ def has_byte_ff(word):
 
 @inlined
 def refill(address, accumulator, valid, byte):
-    """Fill the accumulator to at least 56 bits, without a branch, which could be mispredicted."""
+    """Fill the accumulator to at least 56 bits, without a branch that could be mispredicted; return the state."""
     accumulator |= load_u64(address + _u64(byte)) >> _u64(valid)
     byte += (63 - valid) >> 3
     return accumulator, valid | 56, byte
@@ -67,7 +67,7 @@ def _copy_step(memory: VectorMemory, source: Any, target: Any) -> Any:
 
 @inlined
 def _copy_plain(source, target, size, readable):
-    """Copy the bytes before the first 0xFF; stop after ``size`` to ``size`` + _STEP - 1 bytes. Return their number."""
+    """Copy the bytes before the first 0xFF, until ``size`` or up to _STEP - 1 more are copied; return their number."""
     count = 0
     while count < size:
         if count + _STEP <= readable:
@@ -116,7 +116,7 @@ def unstuff(address, size, start, flat, segments):
         if following >= n:
             break
         code = source[following]
-        # Fill bytes may precede only markers; libjpeg-turbo decodes some blocks wrongly if fill bytes precede a zero.
+        # Fill bytes may precede markers only; libjpeg-turbo decodes some blocks wrongly if they precede a stuffed zero.
         if code == 0 and following == offset + 1:
             flat[out] = _u8(0xFF)
             out += 1
@@ -136,10 +136,10 @@ def unstuff(address, size, start, flat, segments):
 
 @device_function
 def unstuff_segment(source, size, readable, target):
-    """Copy a restart segment without stuffed zeros.
+    """Copy a restart segment without its stuffed zeros.
 
     Args:
-        source, size: address and size of the segment without its marker; the segment may end in fill bytes.
+        source, size: address and size of the segment, without the marker that ends it; it may end in fill bytes.
         readable: number of readable bytes at ``source``.
         target: address of ``size`` + 64 writable bytes.
 

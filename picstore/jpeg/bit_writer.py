@@ -19,13 +19,13 @@ _MASK32 = np.uint64(0xFFFFFFFF)
 
 @inlined
 def append_bits(accumulator, pending, value, bits, target):
-    """Append up to 32 bits; write 4 bytes once 32 bits are pending. Return accumulator, pending bits, next address."""
+    """Append up to 32 bits; once 32 are pending, write 4 bytes. Return accumulator, pending bits, next address."""
     accumulator = (accumulator << _u64(bits)) | value
     pending += bits
     if pending >= 32:
         pending -= 32
         four = (accumulator >> _u64(pending)) & _MASK32
-        if ((four ^ _MASK32) - _u64(0x01010101)) & four & _u64(0x80808080):  # one of the bytes may be 0xFF
+        if ((four ^ _MASK32) - _u64(0x01010101)) & four & _u64(0x80808080):  # a byte may be 0xFF
             for shift in range(24, -8, -8):
                 target = _write_byte((four >> _u64(shift)) & _u64(255), target)
         else:
@@ -51,7 +51,7 @@ def _copy_bits(address, first, end, accumulator, pending, target):
     while pending >= 8:
         pending -= 8
         target = _write_byte((accumulator >> _u64(pending)) & _u64(255), target)
-    # Copy seven bytes at a time, because any 57 consecutive bits lie within the eight bytes of one load.
+    # Copy seven bytes at a time, because a load of eight bytes contains any 57 consecutive bits.
     while end - first >= 56:
         more = load_u64(address + _u64(first >> 3)) << _u64(first & 7) >> _u64(8)
         accumulator = accumulator << _u64(56) | more
@@ -77,13 +77,13 @@ def _append_dc(difference, table, codes, lengths, accumulator, pending, target):
     size = bit_length(difference)
     if difference < 0:
         difference += (1 << size) - 1
-    value = _u64(codes[table, size]) << _u64(size) | _u64(difference)  # 16 + 11 bits at most
+    value = _u64(codes[table, size]) << _u64(size) | _u64(difference)  # code of at most 16 bits, value of at most 11
     return append_bits(accumulator, pending, value, np.int64(lengths[table, size]) + size, target)
 
 
 @inlined
 def flush_bits(accumulator, pending, target):
-    """Write the pending bits and fill the last byte with ones (T.81, F.1.2.3); return the next address."""
+    """Write the pending bits, after filling the last byte with ones (T.81, F.1.2.3); return the next address."""
     spare = -pending % 8
     accumulator = (accumulator << _u64(spare)) | _u64((1 << spare) - 1)
     pending += spare
@@ -95,7 +95,7 @@ def flush_bits(accumulator, pending, target):
 
 @device_function
 def _fill_codes(tables, codes, bits):
-    """Write each symbol's code to ``codes``, and the code's length to ``bits``, by DC table (T.81, C.1 and C.2)."""
+    """For each DC table, write the code of each symbol to ``codes``, and its length to ``bits`` (T.81, C.1 and C.2)."""
     for k in range(tables.shape[0]):
         code = index = 0
         for length in range(1, MAX_CODE_BITS + 1):
@@ -109,7 +109,7 @@ def _fill_codes(tables, codes, bits):
 
 @kernel("(uint8[::1], int64[:, ::1], int64[::1], Array(uint8, 2, 'C', readonly=True), uint8[::1], int64[::1])")
 def write_scan(flat, edits, columns, tables, out, lengths):
-    """Write a scan with edits: runs of old bits, edited DC codes, and restart markers.
+    """Write a scan with edits: copied runs of old bits, edited DC codes, and new restart markers.
 
     Args:
         flat: uint8, data of the old scan, as ``bit_reader.unstuff`` fills it.

@@ -1,7 +1,7 @@
 """Kernel that finds where each block of a scan begins, and its DC difference, in two scans at a time (T.81, F.2).
 
-Reading Huffman codes is a chain: the beginning of a code is known only once the previous code has been looked up. A
-core could do half as much again during a lookup, so the chains of two scans run side by side in one loop.
+Reading Huffman codes is a chain: the beginning of a code is known only once the previous code has been looked up. While
+a core waits for a lookup, it could do half as much work again, so the chains of two scans run side by side in one loop.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from picstore.kernels.jit import array_at, device_function, inlined, kernel, loa
 # Columns of a scan's row, int64. Addresses: DATA of the unstuffed data, followed by PADDING zeros; SEGMENTS of the
 # segments' offsets in the data; BLOCKS of an MCU's blocks, int64 (n, 4): component, DC table, AC table, whether the DC
 # is edited; SINGLE to SYMBOLS of the arrays of ``transcode_lookup.make_lookups``; STARTS of the notes that the kernel
-# writes. PER_MCU, PER_SEGMENT and LEFT are the numbers of blocks in an MCU, in a segment and in the rest of the scan.
+# writes. Numbers of blocks: PER_MCU in an MCU, PER_SEGMENT in a segment, LEFT in the rest of the scan.
 DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_SEGMENT, LEFT = range(11)
-# Columns that the kernel fills: code of damage, blocks left in the segment, the segment's end in bits, blocks' plans.
+# Columns of a scan's row that the kernel fills: code of damage, number of blocks left in the segment, end of the
+# segment in bits, plans of the blocks.
 DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
 # Fields of a block's plan: addresses of the block's AC table, the next block's DC table and the next block's plan;
-# indices of the two tables; address of the scan's row. No branch predictor foresees where a block ends, so the plan
-# holds everything that the next block needs; computing that at the end of each block took 20 µs an image.
+# indices of the two tables; address of the scan's row. Because the end of a block cannot be predicted, the plan holds
+# all that the next block needs; computing this at the end of each block took 20 µs per image.
 AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
-# An MCU has at most 6 blocks in the samplings of training JPEGs.
+# In the samplings of training JPEGs, an MCU has at most 6 blocks.
 _PLAN_COLUMNS, _MAX_BLOCKS = 6, 6
 SCAN_COLUMNS = PLANS + _PLAN_COLUMNS * _MAX_BLOCKS
 
-# Fields of a block's note: bit at which the DC code begins, number of bits of code and difference, and the difference.
+# Fields of a block's note: bit at which its DC code begins, number of bits of DC code and difference, and the
+# difference.
 POSITION_SHIFT, BITS_SHIFT, DIFFERENCE_BIAS = 20, 12, 2048
 
-# A lane is the state of reading one scan: accumulator, its valid bits, address of the next byte, index of the next
-# coefficient, address of the block's plan (0 if idle). With a sixth number, two lanes would not fit the registers.
+# A lane is the state of reading one scan: accumulator, number of its valid bits, address of the next byte, index of the
+# next coefficient, address of the block's plan (0 if idle). With a sixth number, two lanes would not fit the registers.
 PLAN = 4
 
 _u64, _i64 = np.uint64, np.int64
@@ -43,11 +45,12 @@ _LOOKUP_SHIFT = np.uint64(64 - LOOKUP_BITS)
     "uint32[:, ::1])), int64[::1], Tuple((int64, int64)))"
 )
 def describe_scan(row, flat, segments, blocks, tables, starts, mcus):
-    """Fill a scan's row; this is a kernel because NumPy takes 1.2 µs to return the address of one array.
+    """Fill a scan's row; a kernel, because NumPy takes 1.2 µs to return the address of an array.
 
     Args:
-        row: int64 (SCAN_COLUMNS,).
-        flat, segments, blocks, tables, starts: arrays whose addresses the row takes; the caller keeps the arrays alive.
+        row: row of the scan, int64 (SCAN_COLUMNS,).
+        flat, segments, blocks, tables, starts: arrays whose addresses the row takes; the caller must keep the arrays
+            alive.
         mcus: numbers of MCUs in a segment and in the scan.
     """
     single, several, ranges, symbols = tables
@@ -63,8 +66,9 @@ def find_block_starts(scans):
     """Find the bit at which each block of each scan begins, and the block's DC difference.
 
     Args:
-        scans: rows that :func:`describe_scan` has filled. For each segment of a scan the kernel writes a note of each
-            block, and the bit at which the last block ends. It sets DAMAGE to 0 if the scan is sound, else to a code.
+        scans: rows that :func:`describe_scan` has filled. For each segment of a scan, the kernel writes a note of each
+            block, and the bit at which the last block ends. It sets the scan's DAMAGE to 0, or to a code if the scan is
+            damaged.
     """
     first = _u64(scans.ctypes.data)
     a = b = _u64(0), 0, 0, 0, _u64(0)
@@ -85,14 +89,14 @@ def find_block_starts(scans):
 
 @inlined
 def _look_up(lane):
-    """Skip the AC codes and values that one lookup-table entry covers; return the lane."""
+    """Skip the AC codes and values that a lookup-table entry stands for; return the lane."""
     accumulator, valid, byte, k, plan = lane
     entry = _i64(load_u16(_u64(_load(plan, AC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
-    # The load of the entry need not wait for this refill, because at least 25 valid bits were left.
+    # The load of the entry need not wait for this refill, because at least 25 valid bits were left before it.
     accumulator, valid, byte = refill(_u64(0), accumulator, valid, byte)
     k += entry >> SKIP_SHIFT
     if k < 64:
-        # The mask costs nothing, because the processor's shifts use only the last 6 bits of their operand.
+        # The mask costs nothing, because the processor's shifts use only the lowest 6 bits of the number of bits.
         accumulator <<= _u64(entry & 63)
         return accumulator, valid - (entry & 63), byte, k, plan
     return _end_lookup((accumulator, valid, byte, k, plan), entry)
@@ -100,7 +104,7 @@ def _look_up(lane):
 
 @inlined
 def _end_lookup(lane, entry):
-    """Handle an entry that ends the block, is missing, or goes beyond the last coefficient; return the lane.
+    """Handle an entry that ends the block, is missing, or passes the last coefficient; return the lane.
 
     The bits after a block's last coefficient belong to the next block, so the codes before them are read one by one.
     """
@@ -117,7 +121,7 @@ def _end_lookup(lane, entry):
 
 @device_function
 def _read_ac(plan, accumulator, k):
-    """Return the bits of an AC code and value (0: damage), and the next coefficient (64: block's end, 0: no code)."""
+    """Return the bits of an AC code and its value (0 if damaged), and the next index (64: end of block, 0: no code)."""
     row = _row(plan)
     length, symbol = _look_up_code(accumulator, _load(plan, AC_NUMBER), row)
     if length == 0:
@@ -158,7 +162,7 @@ def _begin_segment(row):
 
 @inlined
 def _begin_block(lane):
-    """Move a lane from a block's end to the next block's first AC code; at the scan's end, make the lane idle."""
+    """Move a lane from the end of a block to the next block's first AC code; at the end of the scan, make it idle."""
     _, valid, byte, _, plan = lane
     row = _row(plan)
     row[UNTIL] -= 1
@@ -174,7 +178,7 @@ def _begin_block(lane):
 
 @inlined
 def _read_dc(lane):
-    """Write a note of the block after the lane's block, and skip its DC code and difference; return the lane."""
+    """Write a note of the next block, and skip its DC code and difference; return the lane, which is in that block."""
     accumulator, valid, byte, _, plan = lane
     row = _row(plan)
     position = 8 * (byte - row[DATA]) - valid
@@ -185,7 +189,7 @@ def _read_dc(lane):
     length, size = entry >> 8, entry & 255
     bits = accumulator << _u64(length)
     value = _i64(bits >> _u64(1) >> _u64(63 - size))
-    # No branch here, because signs cannot be predicted.
+    # No branch here, because signs are unpredictable.
     below = ((1 << size) - 1) & (_i64(bits >> _u64(63)) - 1)
     _note(row, position << POSITION_SHIFT | (length + size) << BITS_SHIFT | (value - below + DIFFERENCE_BIAS))
     accumulator, valid, byte = refill(_u64(0), bits << _u64(size), valid - length - size, byte)
@@ -213,7 +217,7 @@ def _note(row, number):
 
 @inlined
 def _stop(lane, damage):
-    """Store the code of the scan's damage, or 0, and return the lane as idle."""
+    """Store a code for the scan's damage, 0 if there is none, and return the lane as idle."""
     accumulator, valid, byte, k, plan = lane
     _row(plan)[DAMAGE] = damage
     return accumulator, valid, byte, k, _u64(0)

@@ -22,8 +22,8 @@ from picstore.kernels.jit import array_at, copy_bytes, device_function, kernel, 
 
 Buffer: TypeAlias = "bytes | memoryview"
 
-# Number of rows of tiles to prefetch ahead of the copied row. A row has a few KB, too few for the processor's own
-# prefetching. With 1, 2 or 4 rows, streams that are in no processor cache are cut 1.4 times as fast.
+# Number of tile rows to prefetch ahead of the row that is copied. A row has a few KB, too few for the processor's own
+# prefetching. With 1, 2 or 4 rows, streams that no cache holds are cut 1.4 times as fast.
 PREFETCH_ROWS = 2
 _LINE = 64  # bytes of a cache line
 # Minimum width in pixels of a cut, because libjpeg does not interpolate rows of at most 2 chroma samples.
@@ -34,11 +34,11 @@ _u8 = np.uint8
 
 @dataclass(frozen=True, slots=True)
 class TiledJpegs:
-    """JPEGs in memory and the layout of their tiles.
+    """JPEGs in memory, with the layout of their tiles.
 
     Attributes:
         tilings: int64 (n, 6): width and height of the image, width and height of an MCU, all in pixels, the restart
-            interval in MCUs, and the bytes before the entropy-coded data.
+            interval in MCUs, and the number of bytes before the entropy-coded data.
         addresses: uint64 (n, 2), addresses of the stream and of its segments' lengths (uint16).
         sizes: int64 (n, 2), bytes of the stream and number of segments.
         owners: objects that keep the memory at the addresses alive.
@@ -51,7 +51,7 @@ class TiledJpegs:
 
     @classmethod
     def from_streams(cls, jpegs: Sequence[Buffer], tilings: I64, segments: Sequence[U16]) -> TiledJpegs:
-        """Describe streams; ``segments`` holds for each stream the lengths of its restart segments, without markers.
+        """Describe streams; ``segments`` holds, by stream, the lengths of restart segments in bytes, without markers.
 
         Raises:
             UsageError: there are not as many tilings as streams.
@@ -87,7 +87,7 @@ class CutJpegs:
 
 
 def cut_batch(tiled: TiledJpegs, boxes: I64, *, out: U8 | None = None) -> CutJpegs:
-    """Cut a box out of each of several JPEGs, in one call without the GIL.
+    """Cut a box out of each of several JPEGs, in one call that does not hold the GIL.
 
     A stream is copied whole if its segments form no grid of tiles, or their lengths do not add up to its size.
 
@@ -125,7 +125,7 @@ def cut(jpeg: Buffer, box: tuple[int, int, int, int]) -> tuple[bytes, tuple[int,
     """Cut a box out of a JPEG with restart markers.
 
     Args:
-        jpeg: a stream whose restart interval divides the number of MCU columns, as ``add_restart_markers`` chooses it;
+        jpeg: a stream whose restart interval divides the number of MCUs in a row, as that of ``add_restart_markers``;
             any other stream is returned whole.
         box: left, top, width, height in pixels.
 
@@ -143,7 +143,7 @@ def cut(jpeg: Buffer, box: tuple[int, int, int, int]) -> tuple[bytes, tuple[int,
         lengths = lengths[:0]
     tiling = np.array([[header.width, header.height, *header.mcu_size, header.restart_interval, header.length]])
     left, top, width, height = box
-    # Bytes after EOI do not belong to the stream.
+    # Exclude bytes after EOI, which do not belong to the stream.
     end = int(ends[-1]) + 2
     tiled = TiledJpegs.from_streams([memoryview(jpeg)[:end]], tiling, [lengths.astype(np.uint16)])
     cuts = cut_batch(tiled, np.array([[left, top, left + width, top + height]]))
@@ -152,7 +152,7 @@ def cut(jpeg: Buffer, box: tuple[int, int, int, int]) -> tuple[bytes, tuple[int,
 
 @kernel("void(uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], uint8[::1], int64[::1], int64[:, ::1])")
 def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):
-    """Cut a box out of each JPEG.
+    """Cut a box out of each JPEG, and write the cuts one after another.
 
     Args:
         addresses, sizes, tilings: arrays of ``TiledJpegs``.
@@ -171,7 +171,7 @@ def _cut_one(addresses, sizes, tiling, box, out, start, rect):
     """Write the cut of one stream, or the whole stream if it cannot be cut.
 
     Args:
-        addresses, sizes, tiling: one row of each array of ``TiledJpegs``.
+        addresses, sizes, tiling: the stream's row of each array of ``TiledJpegs``.
         box: int64 (4,), as in ``cut_batch``.
         start: offset in ``out`` at which the cut begins.
         rect: int64 (4,), takes left, top, width and height of the cut.
@@ -191,7 +191,7 @@ def _cut_one(addresses, sizes, tiling, box, out, start, rect):
 
 @device_function
 def _find_frame(source, tiling):
-    """Return the offset of the baseline frame header (T.81, B.2.2), or 0 if the headers have no such header."""
+    """Return the offset of the baseline frame header (T.81, B.2.2), or 0 if the headers lack it."""
     offset = 2
     end = min(tiling[HEADER], source.size)
     while offset + 9 <= end and source[offset] == 0xFF:
@@ -206,9 +206,9 @@ def _find_frame(source, tiling):
 
 @device_function
 def is_grid(size, tiling, lengths):
-    """Return whether the segments fill a stream of ``size`` bytes and form rows of tiles."""
+    """Return whether the segments fill a stream of ``size`` bytes, and form rows of tiles."""
     for number in tiling:
-        # The upper bound keeps products from overflowing.
+        # The upper bound prevents products from overflowing.
         if number < 1 or number >= 1 << 31:
             return False
     columns = (tiling[WIDTH] + tiling[MCU_WIDTH] - 1) // tiling[MCU_WIDTH]
@@ -223,9 +223,9 @@ def is_grid(size, tiling, lengths):
 
 @device_function
 def holds_box(tiling, box):
-    """Return whether a box is not empty and lies within a tiling's image, which may be some rows of a larger image.
+    """Return whether a box is not empty and lies within a tiling's image, which may consist of some rows of an image.
 
-    Kernels that take the tiles under a box must test this first; otherwise they would access memory out of bounds.
+    Kernels must test this before they access the tiles under a box, because they would access memory out of bounds.
     """
     return 0 <= box[0] < box[2] <= tiling[WIDTH] and 0 <= box[1] < box[3] <= tiling[HEIGHT]
 
@@ -256,17 +256,17 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
         first = (top + row) * per_row
         for k in range(first + left, first + right):
             target += np.int64(lengths[k]) + 2
-            # Restart markers are numbered from 0 (T.81, B.2.1).
+            # Renumber restart markers from 0 (T.81, B.2.1).
             out[target - 2], out[target - 1] = _u8(0xFF), _u8(0xD0 + marker % 8)
             marker += 1
-    # EOI takes the place of the last restart marker.
+    # EOI replaces the last restart marker.
     out[target - 1] = _u8(0xD9)
     return target
 
 
 @device_function
 def tile_row_ranges(lengths, header, per_row, tiles):
-    """Return the offsets in the stream at which the rows of tiles under a box begin, and the offsets of their ends."""
+    """Return, by row of tiles, the offsets in a stream at which the tiles under a box begin, and at which they end."""
     left, top, right, bottom = tiles
     begins, ends = np.empty(bottom - top, np.int64), np.empty(bottom - top, np.int64)
     position = header
@@ -287,7 +287,7 @@ def tile_row_ranges(lengths, header, per_row, tiles):
 
 @device_function
 def prefetch_tile_row(source, ranges, row):
-    """Prefetch row ``row`` of the ``ranges`` of :func:`tile_row_ranges`, if there is such a row."""
+    """Prefetch entry ``row`` of the ranges that :func:`tile_row_ranges` returned, if there is such an entry."""
     begins, ends = ranges
     address = np.uint64(source.ctypes.data)
     if row < begins.size:

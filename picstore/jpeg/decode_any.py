@@ -1,7 +1,7 @@
 """Decoding of any JPEG to RGB, without the GIL, at full size or at 1/2, 1/4 or 1/8.
 
-picstore's decoder decodes training JPEGs. Pillow's libjpeg-turbo decodes all others: progressive, arithmetic-coded or
-CMYK JPEGs, and JPEGs of several scans. Both decoders return the same pixels. CMYK is converted as Pillow does.
+picstore's decoder decodes training JPEGs. Pillow's libjpeg-turbo decodes all other JPEGs: progressive,
+arithmetic-coded, CMYK, or with several scans. Both decoders return the same pixels. CMYK is converted as Pillow does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from picstore.jpeg.decoder.decode_baseline import NotTrainingJpeg, decode, frame
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import MAX_PIXELS_A_BYTE
 
-# Progressive JPEGs have about ten scans. SOS markers are counted everywhere, even in a comment.
+# Progressive JPEGs have about ten scans. SOS markers are counted wherever they occur, even in a comment.
 _MAX_SCANS = 100
 
 
@@ -28,7 +28,8 @@ def decode_rgb(
     Args:
         jpeg: one whole stream.
         width, height: size in pixels, from an index or the headers.
-        factor: divisor of the sides, 1, 2, 4 or 8, at most the shorter side; the inverse DCT computes fewer samples.
+        factor: divisor of the sides, 1, 2, 4 or 8, at most the shorter side; above 1, the inverse DCT computes fewer
+            samples.
         buffer: contiguous uint8 of one dimension, at least as long as the pixels; a new one by default.
 
     Returns:
@@ -49,7 +50,7 @@ def decode_rgb(
 
 
 def check_stream(jpeg: bytes | memoryview | U8, *, width: int, height: int) -> None:
-    """Check that a decoder of another project, which trusts headers, will not do more work than the bytes justify.
+    """Raise ImageError if another project's decoder, which trusts headers, would do more work than the bytes justify.
 
     Args:
         jpeg: one whole stream, or a cut.
@@ -57,9 +58,9 @@ def check_stream(jpeg: bytes | memoryview | U8, *, width: int, height: int) -> N
 
     Raises:
         ImageError: the headers are damaged or have another size, they claim more pixels than the bytes can hold, or
-            there are more than 100 scans, each of which may cost as much as the whole image.
+            there are more than 100 scans, each of which may take as long as decoding the whole image.
     """
-    # This test takes 13 us without the GIL; the tests below take 20 us.
+    # This test takes 13 µs without the GIL; the tests below take 20 µs.
     if frame_size(jpeg) == (width, height):
         return
     data = bytes(jpeg)
@@ -81,7 +82,8 @@ def _decode_by_pillow(jpeg: bytes | memoryview | U8, factor: int) -> U8:
     try:
         image = JpegImageFile(io.BytesIO(bytes(jpeg)))
         if factor > 1:
-            # Pillow then chooses ``factor``, because each side is 1 to less than 2 times factor * requested side.
+            # Pillow chooses ``factor`` for this size, because each side is 1 to less than 2 times factor * requested
+            # side.
             image.draft(None, (image.width // factor, image.height // factor))
         return np.asarray(image.convert("RGB"))
     except (OSError, SyntaxError, ValueError, ZeroDivisionError) as error:

@@ -1,4 +1,4 @@
-"""Headers of a JPEG: reading tables, JFIF, Adobe and EXIF segments, and writing headers (ITU-T T.81, annex B)."""
+"""Headers of a JPEG: reading tables and JFIF, Adobe and EXIF segments; writing headers (ITU-T T.81, annex B)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from picstore.errors import ImageError
 from picstore.jpeg.huffman import HuffmanTable
 from picstore.jpeg.markers import APP0, APP1, APP14, DHT, DQT, DRI, SOF0, SOI, SOS, Header, MarkerSegment
 
-# Huffman tables by class (0 for DC, 1 for AC) and destination.
+# Huffman tables by (class, destination); class 0 is DC, class 1 is AC.
 HuffmanTables: TypeAlias = dict[tuple[int, int], HuffmanTable]
 
-_ORIENTATION = 0x0112  # tag of EXIF 2.32, 4.6.4; value 1 is upright
-# Struct formats of BYTE, SHORT and LONG. The standard requires a SHORT, but readers accept all three types.
+_ORIENTATION = 0x0112  # tag of EXIF 2.32, 4.6.4; the value 1 means upright
+# Struct formats of the types BYTE, SHORT and LONG. The standard requires a SHORT, but readers accept all three.
 _INTEGERS = {1: "B", 3: "H", 4: "I"}
 
 
@@ -30,11 +30,12 @@ class TableSelector:
 
 @dataclass(frozen=True, slots=True)
 class CodingParameters:
-    """Contents of the headers besides size and sampling.
+    """Contents of a JPEG's headers except size and sampling.
 
     Attributes:
-        quantization: bodies of the tables by destination; the upper half of a body's first byte is the precision.
-        huffman: Huffman tables; a later definition replaces an earlier definition.
+        quantization: bodies of the quantization tables by destination; the upper half of their first byte is the
+            precision.
+        huffman: Huffman tables; of several definitions, the last counts.
         selectors: components of the first scan, with their Huffman tables.
         spectral: the last three bytes of the scan header: 0, 63, 0 in a sequential scan.
         jfif, adobe: bodies of the APP0 and the APP14 segment, empty if there is no such segment.
@@ -65,7 +66,7 @@ def read_coding_parameters(segments: Iterable[MarkerSegment]) -> CodingParameter
             # Set the major version to 1, because decoders may reject other versions, and drop the thumbnail.
             jfif = body[:5] + b"\1" + body[6:12] + b"\0\0"
         elif marker == APP14 and body.startswith(b"Adobe") and len(body) >= 12:
-            # Set all YCbCr transforms to 1, because decoders may reject other values, of which libjpeg warns.
+            # Change all YCbCr transforms to 1, because decoders may reject other values, and libjpeg warns of them.
             adobe = body[:11] + bytes([min(body[11], 1)])
         elif marker == APP1:
             exif.append(body)
@@ -79,7 +80,7 @@ def read_coding_parameters(segments: Iterable[MarkerSegment]) -> CodingParameter
 
 
 def _read_quantization(body: bytes) -> dict[int, bytes]:
-    """Read the tables of a DQT segment (B.2.4.1)."""
+    """Read the tables of a DQT segment (B.2.4.1) by destination."""
     tables = {}
     while body:
         size = 1 + (128 if body[0] >> 4 else 64)
@@ -91,7 +92,7 @@ def _read_quantization(body: bytes) -> dict[int, bytes]:
 
 
 def _read_huffman(body: bytes) -> HuffmanTables:
-    """Read the tables of a DHT segment (B.2.4.2)."""
+    """Read the tables of a DHT segment (B.2.4.2) by class and destination."""
     tables = {}
     while body:
         counts = body[1:17]
@@ -102,13 +103,13 @@ def _read_huffman(body: bytes) -> HuffmanTables:
 
 
 def find_orientation(bodies: Iterable[bytes]) -> int:
-    """Return the orientation, 1 … 8, in bodies of APP1 segments: the first that is not 1, if EXIF blocks differ."""
+    """Return the orientation, 1 … 8, in bodies of APP1 segments; if EXIF blocks differ, the first that is not 1."""
     blocks = (body[6:] for body in bodies if body.startswith(b"Exif\0\0"))
     return next((found for found in map(_read_orientation, blocks) if found != 1), 1)
 
 
 def _read_orientation(tiff: bytes) -> int:
-    """Return the orientation in an EXIF block, or 1 if the block has no orientation or is unreadable."""
+    """Return the orientation in an EXIF block; 1 if the block has no orientation or is unreadable."""
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
     if order is None or len(tiff) < 8:
         return 1
@@ -125,7 +126,7 @@ def _read_orientation(tiff: bytes) -> int:
 
 
 def write_headers(header: Header, coding: CodingParameters, huffman: HuffmanTables, interval: int) -> bytes:
-    """Return the headers of a baseline JPEG of one scan, SOI to SOS, without segments that decoders do not need."""
+    """Return the headers, SOI to SOS, of a baseline JPEG of one scan, without segments that decoders do not need."""
     quantization = sorted({component.quantization for component in header.components})
     frame = struct.pack(">BHHB", header.precision, header.height, header.width, len(header.components))
     for c in header.components:

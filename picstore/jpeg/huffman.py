@@ -1,4 +1,4 @@
-"""Huffman tables of a JPEG: code lengths, extension by more codes, and optimal tables (ITU-T T.81, annexes C and K)."""
+"""Huffman tables of a JPEG: code lengths, codes added to a table, and optimal tables (ITU-T T.81, annexes C and K)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from picstore.errors import ImageError
 from picstore.kernels.jit import device_function
 
 MAX_CODE_BITS = 16
-# Key of a tree that was merged into another tree. Keys of other trees are weight << 9 | 511 - index.
+# Key of a tree that was merged into another tree. Any other tree has the key weight << 9 | 511 - index.
 _MERGED = 1 << 62
-# Number of 16-bit codes that begin with a given code of 1, 2, … bits.
+# By number of bits of a code, 1, 2, …: the number of 16-bit codes that begin with it.
 _SHARES = [1 << bits for bits in reversed(range(MAX_CODE_BITS))]
 
 
@@ -28,7 +28,7 @@ class HuffmanTable:
         symbols: symbols, one byte each, in the order of their codes.
 
     Raises:
-        ImageError: the lengths do not form a prefix code, or symbols are missing.
+        ImageError: the counts do not give a prefix code, or symbols are missing.
     """
 
     counts: bytes
@@ -37,26 +37,26 @@ class HuffmanTable:
     def __post_init__(self) -> None:
         if len(self.counts) != MAX_CODE_BITS or sum(self.counts) != len(self.symbols) or len(self.symbols) > 256:
             raise ImageError("a Huffman table is cut off")
-        # C.2 keeps the code of all ones free.
+        # The code of all ones must stay free (C.2).
         if sum(map(mul, self.counts, _SHARES)) >= 1 << MAX_CODE_BITS:
             raise ImageError("a Huffman table has more codes than fit")
 
     def code_lengths(self) -> dict[int, int]:
-        """Return the number of bits of each symbol's code."""
+        """Return the number of bits of each symbol's code, by symbol."""
         lengths = [bits for bits, count in enumerate(self.counts, start=1) for _ in range(count)]
         return dict(zip(self.symbols, lengths, strict=True))
 
     def extended(self, symbols: Iterable[int]) -> HuffmanTable | None:
-        """Return a table with codes for more symbols, or None if too few codes are free.
+        """Return a table with codes for the additional ``symbols``, or None if too few codes are free.
 
-        New codes follow the longest old code and are at least as long, so that all old codes, and all bits coded with
+        New codes follow the longest old code and are at least as long, so that old codes, and data that was coded with
         them, stay valid. The code of all ones stays free, as the standard requires (C.2).
         """
         added = bytes(sorted(symbols))
         if len(self.symbols) + len(added) > 256:
             return None
         longest = max((k + 1 for k in range(MAX_CODE_BITS) if self.counts[k]), default=1)
-        free = 1  # free codes of the current length
+        free = 1  # number of free codes of the current length
         for length, count in enumerate(self.counts, start=1):
             free = 2 * free - count
             if length >= longest and free > len(added) and count + len(added) <= 255:
@@ -67,18 +67,18 @@ class HuffmanTable:
 
 
 def pack_tables(tables: Iterable[HuffmanTable]) -> U8:
-    """Pack tables for kernels: uint8 (tables, 272), the counts and then the symbols of each table."""
+    """Pack tables for kernels: uint8 (tables, 272), with the counts and then the symbols of each table."""
     raw = b"".join([table.counts + table.symbols.ljust(256, b"\0") for table in tables])
     return np.frombuffer(raw, np.uint8).reshape(-1, MAX_CODE_BITS + 256)
 
 
 def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
-    """Compute the table that codes symbols in the fewest bits; no code has more than 16 bits or only ones (K.2).
+    """Compute the table that codes symbols in the fewest bits, with codes of at most 16 bits and not all ones (K.2).
 
     Args:
         frequencies: frequency of symbol 0, 1, …; a symbol of frequency 0 gets no code.
     """
-    # Symbol 256, which never occurs, takes the code of all ones; it is the rarest, so its code is the longest.
+    # Symbol 256, which never occurs, gets the code of all ones: it is the rarest symbol, so its code is the longest.
     weights: dict[tuple[int, ...], int] = {(symbol,): count for symbol, count in enumerate(frequencies) if count}
     weights[(256,)] = 0
     depth = dict.fromkeys((s for group in weights for s in group), 0)
@@ -91,7 +91,7 @@ def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
     for bits in depth.values():
         per_length[bits] += 1
     for bits in range(len(per_length) - 1, MAX_CODE_BITS, -1):
-        # Replace each pair of codes that are too long by shorter codes (figure K.3).
+        # Replace each pair of too long codes by shorter codes (figure K.3).
         while per_length[bits] > 0:
             shorter = bits - 2
             while per_length[shorter] == 0:
@@ -101,7 +101,7 @@ def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
             per_length[shorter + 1] += 2
             per_length[shorter] -= 1
     longest = max(bits for bits in range(MAX_CODE_BITS + 1) if per_length[bits])
-    # Drop the code of all ones.
+    # Remove the code of all ones.
     per_length[longest] -= 1
     ordered = sorted((symbol for symbol in depth if symbol != 256), key=lambda symbol: (depth[symbol], symbol))
     return HuffmanTable(bytes(per_length[1 : MAX_CODE_BITS + 1]), bytes(ordered))
@@ -123,7 +123,7 @@ def optimal_codes(frequencies, counts, symbols, codes):
         if frequencies[symbol]:
             number[found], weights[found] = symbol, frequencies[symbol]
             found += 1
-    # Symbol 256 takes the code of all ones.
+    # Symbol 256, which never occurs, gets the code of all ones.
     number[found], weights[found] = 256, 1
     depth, per_length = np.zeros(257, np.int64), np.zeros(257, np.int64)
     _find_depths(weights[: found + 1], depth)
@@ -133,7 +133,7 @@ def optimal_codes(frequencies, counts, symbols, codes):
     for length in range(MAX_CODE_BITS):
         counts[length] = per_length[length + 1]
     count = 0
-    # Sort the symbols by their depth, because limiting the lengths does not change this order.
+    # Sort the symbols by depth; limiting the lengths does not change their order.
     for length in range(1, per_length.size):
         for k in range(found):
             if depth[k] == length:
@@ -150,7 +150,7 @@ def optimal_codes(frequencies, counts, symbols, codes):
 
 @device_function
 def _take_least(keys):
-    """Return the least key and the index of its tree, and mark this tree as merged."""
+    """Return the least key and the index of its tree, which is then marked as merged."""
     least = _MERGED
     for k in range(keys.size):
         least = min(least, keys[k])
@@ -162,8 +162,8 @@ def _take_least(keys):
 
 @device_function
 def _find_depths(weights, depth):
-    """Compute the depth of each leaf of the Huffman tree; of equal weights, the highest index is merged first."""
-    # The leaves of a tree form a chain: ``following`` has the index of the next leaf, or -1.
+    """Compute the depth of each leaf of the Huffman tree; among equal weights, the highest index is merged first."""
+    # The leaves of a tree form a chain: ``following`` holds the index of the next leaf, or -1.
     following = np.full(weights.size, -1, np.int64)
     keys = np.empty(weights.size, np.int64)
     for k in range(weights.size):
@@ -187,7 +187,7 @@ def _find_depths(weights, depth):
 
 @device_function
 def _limit_lengths(per_length):
-    """Shorten codes of more than 16 bits (figure K.3), and drop the code of all ones."""
+    """Shorten codes of more than 16 bits (figure K.3), and remove the code of all ones."""
     for bits in range(per_length.size - 1, MAX_CODE_BITS, -1):
         while per_length[bits] > 0:
             shorter = bits - 2

@@ -18,7 +18,7 @@ TEM, SOI, EOI, SOS, DRI = 0x01, 0xD8, 0xD9, 0xDA, 0xDD
 SOF0, DHT, DQT = 0xC0, 0xC4, 0xDB
 APP0, APP1, APP14 = 0xE0, 0xE1, 0xEE
 RST0, RST7 = 0xD0, 0xD7
-# Number n of each marker SOFn of table B.1. DHT (C4), JPG (C8) and DAC (CC) lie in the same range but begin no frame.
+# Number n of each marker SOFn (table B.1). DHT (C4), JPG (C8) and DAC (CC) lie in the same range, but begin no frame.
 FRAMES = {marker: marker - 0xC0 for marker in range(0xC0, 0xD0) if marker not in (0xC4, 0xC8, 0xCC)}
 _PROCESSES = {0: "baseline", 1: "extended", 2: "progressive", 3: "lossless"}
 _PROCESSES |= {9: "arithmetic-coded", 10: "arithmetic-coded progressive", 11: "arithmetic-coded lossless"}
@@ -27,7 +27,7 @@ _SAMPLINGS = {(1, 1): "444", (2, 1): "422", (1, 2): "440", (2, 2): "420"}
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """Component of a frame: identifier, sampling factors and quantization table (T.81, B.2.2)."""
+    """Component of a frame: identifier, sampling factors, and number of the quantization table (T.81, B.2.2)."""
 
     id: int
     horizontal: int
@@ -42,12 +42,12 @@ class Header:
     Attributes:
         process: ``"baseline"``, ``"extended"``, ``"progressive"``, ``"lossless"``, ``"arithmetic-coded"`` (extended),
             ``"arithmetic-coded progressive"``, ``"arithmetic-coded lossless"`` or ``"SOF<n>"``.
-        precision: bits of a sample.
-        width, height: pixels.
-        components: components in the frame's order.
+        precision: number of bits of a sample.
+        width, height: size in pixels.
+        components: components in the order of the frame header.
         scan_components: number of components in the first scan.
-        restart_interval: MCUs between restart markers, 0 without markers (T.81, B.2.4.4).
-        length: bytes before the entropy-coded data of the first scan.
+        restart_interval: number of MCUs between restart markers; 0 if there are none (T.81, B.2.4.4).
+        length: number of bytes before the entropy-coded data of the first scan.
     """
 
     process: str
@@ -61,7 +61,7 @@ class Header:
 
     @property
     def sampling(self) -> str:
-        """Name of the sampling: ``"grey"``, ``"444"``, ``"422"``, ``"440"``, ``"420"``, or ``""`` if it has no name."""
+        """Name of the chroma sampling: ``"grey"``, ``"444"``, ``"422"``, ``"440"``, ``"420"``; ``""`` for any other."""
         if len(self.components) == 1:
             return "grey"
         first, *others = self.components
@@ -84,7 +84,7 @@ class Header:
 
 
 def iterate_marker_segments(jpeg: bytes | memoryview) -> Iterator[MarkerSegment]:
-    """Iterate over the marker segments up to and including the first SOS.
+    """Yield the marker segments of a JPEG, up to and including the first SOS.
 
     Raises:
         ImageError: the bytes are not a JPEG, or its headers are cut off or are not a chain of segments.
@@ -109,7 +109,7 @@ def parse_header(jpeg: bytes | memoryview) -> Header:
 
 
 def header_from_segments(segments: Iterable[MarkerSegment]) -> Header:
-    """Parse the marker segments of :func:`iterate_marker_segments`; raise ImageError if the headers break T.81."""
+    """Build the header from the results of :func:`iterate_marker_segments`; raise ImageError if they break T.81."""
     interval, frame, body, end = 0, None, b"", 0
     for marker, body, end in segments:
         if marker in FRAMES:
@@ -128,16 +128,16 @@ def header_from_segments(segments: Iterable[MarkerSegment]) -> Header:
 
 
 def find_restart_segments(jpeg: bytes | memoryview, header: Header) -> tuple[I64, I64]:
-    """Return the offsets at which each restart segment of a stream begins, and those at which the segments end.
+    """Return the offsets of a stream at which its restart segments begin, and those at which they end.
 
-    The stream has one interleaved scan and the header ``header``. The offsets are int64 (segments,), in bytes; without
-    restart markers there is one segment.
+    ``header`` is the stream's header, with one interleaved scan. Offsets are int64 (segments,), in bytes. A stream
+    without restart markers has one segment.
 
     Raises:
         ImageError: the restart markers contradict the headers, or EOI is missing.
     """
     data = np.frombuffer(jpeg, dtype=np.uint8)[header.length :]
-    # In entropy-coded data a 0xFF byte is followed by 0x00 (stuffing), by 0xFF (fill) or by a marker (B.1.1.5).
+    # In entropy-coded data, a 0xFF byte is followed by 0x00 (stuffing), by 0xFF (fill) or by a marker code (B.1.1.5).
     offsets = np.flatnonzero(data[:-1] == 0xFF)
     codes = data[offsets + 1]
     is_marker = (codes != 0x00) & (codes != 0xFF)
@@ -159,7 +159,7 @@ def find_restart_segments(jpeg: bytes | memoryview, header: Header) -> tuple[I64
 
 
 def _next_marker(jpeg: bytes | memoryview, first: int) -> tuple[int, int]:
-    """Return the marker at offset ``first``, after any fill bytes (T.81, B.1.1.2), and the offset after the marker."""
+    """Return the marker at ``first``, perhaps after fill bytes (T.81, B.1.1.2), and the offset after the marker."""
     offset = first
     while offset < len(jpeg) and jpeg[offset] == 0xFF:
         offset += 1

@@ -26,20 +26,20 @@ from picstore.jpeg.decoder.coefficients import (
 from picstore.jpeg.decoder.decode_baseline import REASONS, decode
 from picstore.kernels.jit import device_function, kernel
 
-_FREQUENCIES = 8  # frequencies in each direction
-# Minimum side in pixels, 16 blocks. With fewer blocks, the DC coefficients are too coarse for the frequencies.
+_FREQUENCIES = 8  # number of frequencies in each direction
+# Least side in pixels, 16 blocks. With fewer blocks, the DC coefficients are too coarse for the frequencies.
 _MIN_SIDE = 128
 _u64 = np.uint64
-_LUMA = np.array([0.299, 0.587, 0.114])  # T.871, 7
+_LUMA = np.array([0.299, 0.587, 0.114])  # weights of red, green and blue (T.871, 7)
 
 
 def perceptual_hash(jpeg: bytes | memoryview) -> int:
     """Hash a training JPEG to 64 bits; re-encoded, resized or slightly changed copies share most of the bits.
 
-    The hash is pHash's (``imagehash.phash``): a bit, row by row, for each of the 8 × 8 lowest coefficients of the
-    image's cosine transform, set if the coefficient is above the median. The DC coefficients, which are the means of
-    8 × 8 blocks, are transformed by integrals, so that size, padding and quantization do not matter. Images with a side
-    of less than 128 pixels are decoded.
+    The hash is pHash's (``imagehash.phash``): for each of the 8 × 8 lowest coefficients of the image's cosine
+    transform, row by row, a bit that is set if the coefficient is above the median. The transform integrates cosines
+    over the 8 × 8 blocks whose means the DC coefficients are, so that size, padding and quantization do not matter.
+    Images with a side of less than 128 pixels are decoded.
 
     Raises:
         ImageError: the stream is damaged or not a training JPEG.
@@ -49,7 +49,7 @@ def perceptual_hash(jpeg: bytes | memoryview) -> int:
     scale = 8
     if min(width, height) < _MIN_SIDE:
         blocks, scale = decode(jpeg) @ _LUMA, 1
-    # An image of one color thus gets exact zeros; otherwise rounding errors would determine its bits.
+    # An image of one color thus gets exact zeros; otherwise rounding errors would decide its bits.
     blocks = blocks - blocks[0, 0]
     rows, columns = blocks.shape
     spectrum = _cosine_integrals(height, scale, rows) @ blocks @ _cosine_integrals(width, scale, columns).T
@@ -59,7 +59,7 @@ def perceptual_hash(jpeg: bytes | memoryview) -> int:
     return int.from_bytes(np.packbits(bits).tobytes(), "big")
 
 
-# Cached, because photographs have few distinct sides, and each call takes 40 us.
+# Cached, because photographs have few different sides, and each call takes 40 µs.
 @lru_cache(maxsize=1024)
 def _cosine_integrals(length: int, block: int, count: int) -> F64:
     """Return the integrals of the 8 lowest cosines over ``count`` blocks of a side of ``length`` pixels: (8, count)."""
@@ -70,7 +70,7 @@ def _cosine_integrals(length: int, block: int, count: int) -> F64:
 
 
 def read_luma_dc(jpeg: bytes | memoryview) -> tuple[Array, int, int]:
-    """Read the luma's DC coefficients from a training JPEG, for all blocks that hold pixels.
+    """Read the luma's DC coefficients from a training JPEG, for all blocks that contain pixels.
 
     For a photograph of 107 KB this takes 0.43 ms, because AC coefficients are skipped; decoding takes 0.79 ms.
 
@@ -92,9 +92,9 @@ def read_luma_dc(jpeg: bytes | memoryview) -> tuple[Array, int, int]:
 
 @kernel("(uint64, int64, int64[::1])")
 def read_scan(address, size, frame):
-    """Read the luma's DC coefficients from the stream at ``address``, and fill ``frame`` as ``parse.parse_frame`` does.
+    """Read the luma's DC coefficients from a stream, and fill ``frame`` as ``parse.parse_frame`` does.
 
-    Return 0, or negative for damage; and the coefficients of all blocks of whole MCUs, int32 (rows, columns).
+    Return 0 or a negative code of damage; and the coefficients of all blocks of all MCUs, int32 (rows, columns).
     """
     tables, nothing = np.empty(TABLES, np.uint8), np.empty((0, 0), np.int32)
     code = parse.parse_frame(_u64(address), size, frame, _u64(tables.ctypes.data))
@@ -116,7 +116,7 @@ def read_scan(address, size, frame):
 
 @device_function
 def _make_plan(frame, tables):
-    """Return the addresses of the tables of each block of an MCU: DC codes, DC by length, AC codes, AC by length."""
+    """Return addresses of the tables of each block of an MCU: DC codes, DC by length, AC codes, AC by length."""
     plan, base = np.empty((parse.blocks_of_mcu(frame), 4), np.uint64), _u64(tables.ctypes.data)
     for b in range(plan.shape[0]):
         c = max(b - frame[parse.HORIZONTAL] * frame[parse.VERTICAL] + 1, 0)
@@ -130,9 +130,9 @@ def _make_plan(frame, tables):
 
 @device_function
 def _read_segments(flat, segments, frame, tables, dc):
-    """Read the DC coefficients of all segments into ``dc``; return 0, or negative for damage.
+    """Read the DC coefficients of all segments into ``dc``; return 0 or a negative code of damage.
 
-    ``plan`` has addresses in ``tables``, an argument only because numba frees an array after its last mention.
+    ``plan`` holds addresses in ``tables``, which is an argument so that numba does not free it too early.
     """
     h, v, interval = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.INTERVAL]
     plan, address = _make_plan(frame, tables), _u64(flat.ctypes.data)

@@ -1,4 +1,4 @@
-"""Decoding of a JPEG, or a box of a JPEG, to a given size: ``picstore.decode``."""
+"""Decoding of a JPEG, or of a box of it, to a given size: ``picstore.decode``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from picstore.kernels.resample import resample
 
 Box: TypeAlias = tuple[int, int, int, int]  # left, top, width, height
 
-_MAX_SIZE = 1 << 15  # greatest side of the result, in pixels
+_MAX_SIZE = 1 << 15  # largest side of the result in pixels
 
 
 def decode(
@@ -81,7 +81,7 @@ def _checked_box(box: Sequence[int] | None, header: Header) -> Box:
 
 
 def _output_shape(size: int | Sequence[int], width: int, height: int) -> tuple[int, int]:
-    """Return height and width of the result; the longer side is rounded down, as in torchvision's Resize."""
+    """Return height and width of the result; the longer side is rounded down, as by torchvision's Resize."""
     problem = f"size is {size!r}; give one or two (height, width) integers, 1 to {_MAX_SIZE}"
     if isinstance(size, Sequence):
         rows, columns = _integers(size, 2, problem)
@@ -104,7 +104,7 @@ def _integers(values: Any, count: int, problem: str) -> list[int]:
 
 
 def _cut(jpeg: bytes | memoryview, header: Header, box: Box, factor: int) -> tuple[bytes | memoryview, tuple[int, int]]:
-    """Return the cut of a box, or the stream if it cannot be cut; and the box's position in the returned stream."""
+    """Return the cut of a box, or the stream if it cannot be cut; and the position of the box in it."""
     if header.restart_interval and box != (0, 0, header.width, header.height):
         left, top, width, height = box
         # Widen the box to whole pixels of the reduced image.
@@ -115,6 +115,6 @@ def _cut(jpeg: bytes | memoryview, header: Header, box: Box, factor: int) -> tup
             stream, (dx, dy) = cut(jpeg, (left - x, top - y, right - left + x, bottom - top + y))
             return stream, (dx + x, dy + y)
         except ImageError:
-            # The stream has several scans, or damage, which the decoder describes better.
+            # The stream has several scans, or damage, which the decoder will describe better.
             pass
     return jpeg, box[:2]

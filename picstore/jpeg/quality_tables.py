@@ -12,7 +12,7 @@ from picstore.jpeg.decoder.coefficients import ZIGZAG
 from picstore.jpeg.headers import read_coding_parameters
 from picstore.jpeg.markers import header_from_segments, iterate_marker_segments
 
-# T.81, tables K.1 and K.2, row by row.
+# Quantization tables K.1 and K.2 of T.81, row by row.
 _LUMA = (
     *(16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56),
     *(14, 17, 22, 29, 51, 87, 80, 62, 18, 22, 37, 56, 68, 109, 103, 77, 24, 35, 55, 64, 81, 104, 113, 92),
@@ -25,15 +25,16 @@ _CHROMA = (
 
 
 def scale_tables(quality: int) -> list[list[int]]:
-    """Return the luma and the chroma table of T.81, each row by row, scaled to a quality as libjpeg does."""
+    """Return the luma and the chroma table of T.81, row by row, scaled to a quality as in libjpeg."""
     percent = 5000 // quality if quality < 50 else 200 - 2 * quality
     return [[min(max((k * percent + 50) // 100, 1), 255) for k in table] for table in (_LUMA, _CHROMA)]
 
 
 def estimate_quality(jpeg: bytes | memoryview) -> int:
-    """Return the quality, 1 to 100, whose luma table in libjpeg is nearest to the JPEG's; exact for libjpeg's files.
+    """Return the quality, 1 to 100, whose luma table in libjpeg is nearest to the JPEG's; exact for JPEGs by libjpeg.
 
-    The nearest table has the least mean |log(ratio of steps)|. Raise ImageError if the headers or the table break T.81.
+    The nearest table has the least mean |log(ratio of quantization steps)|. Raise ImageError if the headers or the
+    table break T.81.
     """
     segments = list(iterate_marker_segments(jpeg))
     tables = read_coding_parameters(segments).quantization

@@ -1,4 +1,4 @@
-"""Factor by which decoding reduces an image that is resampled afterwards; this module does not import numba."""
+"""Factor by which decoding reduces an image that is then resampled; this module does not import numba."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from picstore.errors import UsageError
 
 
 def check_reducing_gap(gap: Any) -> float | None:
-    """Return a ``reducing_gap`` as None or float; raise UsageError unless the gap is None or at least 1.0."""
+    """Return a ``reducing_gap`` as None or float; raise UsageError unless it is None or a number of at least 1.0."""
     if gap is None:
         return None
     if isinstance(gap, bool) or not isinstance(gap, Real) or not 1 <= float(gap) < math.inf:
@@ -23,11 +23,12 @@ def check_reducing_gap(gap: Any) -> float | None:
 
 
 def decode_factors(shrink: npt.ArrayLike, gap: float | None) -> I64:
-    """Choose the factors by which decoding divides the sides of images that are resampled afterwards.
+    """Choose the factors by which decoding divides the sides of images that are then resampled.
 
     Args:
         shrink: factors by which decoding and resampling together divide the sides, of any shape.
-        gap: least factor to leave to the resampling, Pillow's ``reducing_gap``; None for exact pixels.
+        gap: least factor to leave to the resampling, as Pillow's ``reducing_gap``; None for exact pixels, without
+            reducing.
 
     Returns:
         int64 of the same shape: the largest of 8, 4 and 2 that leaves at least ``gap`` to the resampling, else 1.

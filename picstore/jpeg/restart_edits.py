@@ -1,8 +1,8 @@
 """Edits that new restart markers need in a scan, and entry points of the new scan (ITU-T T.81, annex F.2).
 
-An edit is a DC code whose difference changes. The first MCU of each new segment loses its predecessor, so its DC
-differences are edited; the first MCU of each old segment gets its predecessor back. All bits between edits stay as they
-are, and ``bit_writer.write_scan`` copies them in runs. Coefficients are never computed.
+An edit is a DC code whose difference changes. In the first MCU of each new segment, DC differences no longer refer to
+the previous MCU; in that of each old segment, they refer to it again. All bits between edits stay as they are, and
+``bit_writer.write_scan`` copies them in runs. Coefficients are never computed.
 
 An entry point is a bit within a restart segment at which an MCU begins, and from which Huffman codes can be read, so
 that several readers share a segment. DC coefficients are coded as differences (F.1.1.5.1), which are summed once all
@@ -22,16 +22,16 @@ from picstore.jpeg.huffman import HuffmanTable
 from picstore.kernels.jit import inlined, kernel
 
 # Columns of a row of edits, int64 (edited MCUs + 1, BLOCKS + PER_BLOCK * edited blocks): the bit at which the previous
-# MCU ends; whether a new segment begins; and for each edited block the bits at which the DC code begins and the
-# difference ends, and the new difference. The last row has only the end of the last MCU.
+# MCU ends; whether a new segment begins; then for each edited block the bits at which its DC code begins and its
+# difference ends, and the new difference. The last row states only the end of the last MCU.
 BEFORE, STARTS, BLOCKS, PER_BLOCK = 0, 1, 2, 3
 BEGIN, END, DIFFERENCE = 0, 1, 2
-DC_SIZES = 12  # number of sizes of DC differences (table F.1)
+DC_SIZES = 12  # number of possible sizes of DC differences (table F.1)
 
 
 @inlined
 def bit_length(difference):
-    """Return the size of a DC difference (T.81, F.1.2.1)."""
+    """Return the size of a DC difference, its number of bits (T.81, F.1.2.1)."""
     size = 0
     while abs(difference) >> size:
         size += 1
@@ -40,10 +40,10 @@ def bit_length(difference):
 
 @kernel("(int64[::1], int64[:, ::1], Tuple((int64, int64, int64, boolean)), int64[:, ::1], int64[:, ::1])")
 def find_edits(starts, blocks, intervals, edits, sizes):
-    """Write the edits that new restart markers need.
+    """Write the edits that new restart markers need, and count the sizes of edited differences.
 
-    Every MCU whose index is a multiple of the new or the old interval gets an edit for each block whose DC is
-    edited; if ``every``, all MCUs get edits.
+    Every MCU whose index is a multiple of the new or the old interval gets an edit for each block whose DC is edited;
+    if ``every`` is true, all MCUs get edits.
 
     Args:
         starts: int64, notes of ``block_starts.find_block_starts`` about the scan.
@@ -53,11 +53,11 @@ def find_edits(starts, blocks, intervals, edits, sizes):
         sizes: int64 (DC tables, DC_SIZES), takes the number of edited differences of each size, by table.
 
     Returns:
-        Number of edited MCUs, or negative for damage.
+        Number of edited MCUs, or a negative code of damage.
     """
     sizes[:] = 0
     mcus, interval, old, every = intervals
-    # DC of each component's previous block, and the DC from which a decoder of the new stream predicts the next.
+    # DC of each component's previous block, and the DC from which a decoder of the new stream predicts the next DC.
     actual = np.zeros(4, np.int64)
     predictor = np.zeros(4, np.int64)
     edit = start = until_new = until_old = 0
@@ -68,7 +68,7 @@ def find_edits(starts, blocks, intervals, edits, sizes):
             edits[edit, STARTS] = until_new == 0
         if until_old == 0:
             if mcu:
-                start += 1  # Skip the note of the previous segment's end.
+                start += 1  # Skip the note about the previous segment's end.
             actual[:] = 0
             until_old = old
         if until_new == 0:
@@ -82,7 +82,7 @@ def find_edits(starts, blocks, intervals, edits, sizes):
             actual[component] += (noted & ((1 << BITS_SHIFT) - 1)) - DIFFERENCE_BIAS
             if edited and blocks[b, 3]:
                 difference = actual[component] - predictor[component]
-                # Baseline JPEGs cannot code larger differences (table F.1).
+                # A baseline JPEG cannot code larger differences (table F.1).
                 if not -2047 <= difference <= 2047:
                     return BAD_DC
                 position = noted >> POSITION_SHIFT
@@ -104,7 +104,7 @@ def bits_after_edits(
     """Compute the entry points of the scan that ``bit_writer.write_scan`` writes from a scan without restart markers.
 
     Args:
-        starts: int64, notes of ``block_starts.find_block_starts`` about the old scan.
+        starts: int64, notes of ``block_starts.find_block_starts`` about the blocks of the old scan.
         edits, columns: arguments of ``write_scan``.
         tables: DC tables of the new scan.
         mcus: MCUs of a new segment, MCUs from one entry point to the next, and blocks of an MCU.
@@ -126,7 +126,7 @@ def bits_after_edits(
 
 
 def distances_in_stream(stream: U8, begins: I64, bits: I64) -> U16 | None:
-    """Compute the distances between entry points, which a container stores.
+    """Compute the distances between entry points that a container stores.
 
     Args:
         stream: uint8, the JPEG.
@@ -139,7 +139,7 @@ def distances_in_stream(stream: U8, begins: I64, bits: I64) -> U16 | None:
     """
     escaped = np.flatnonzero(stream[:-1] == 0xFF)
     escaped = escaped[(stream[escaped + 1] == 0) & (escaped >= begins[0])]
-    # Offset that each stuffed 0xFF would have in a stream without stuffed zeros.
+    # Offset that each stuffed 0xFF would have if the stream had no stuffed zeros.
     plain = escaped - np.arange(len(escaped))
     offsets = (begins - np.searchsorted(escaped, begins))[:, None] + (bits >> 3)
     offsets += np.searchsorted(plain, offsets) - begins[:, None]

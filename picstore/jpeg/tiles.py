@@ -1,4 +1,4 @@
-"""Tiles of a JPEG, each coded by one restart segment: the choice of their width, and the rows that a cut takes.
+"""Tiles of a JPEG, each coded by one restart segment: choice of their width, and the rows of tiles that a cut needs.
 
 A segment is the part of a scan between two restart markers, which decodes by itself (ITU-T T.81, B.1.1.5 and E.1.4).
 """
@@ -11,9 +11,9 @@ import numpy as np
 
 from picstore.arrays import I64
 
-# Greatest ratio of pixels to bytes: in a Huffman-coded JPEG, 64 pixels take at least one bit, in a baseline JPEG two.
+# Largest ratio of pixels to bytes: 64 pixels of a Huffman-coded JPEG take at least one bit, in a baseline JPEG two.
 MAX_PIXELS_A_BYTE = 8 * 64
-# Preferred width of a tile in pixels. docs/archive/measurements.md has sizes and speeds of tiles from 1 MCU to one row.
+# Preferred width of a tile in pixels. docs/archive/measurements.md compares tiles from 1 MCU to a whole row.
 TILE_WIDTH = 64
 
 # Columns of a tiling, which describes a JPEG and its tiles; see ``cut.TiledJpegs``.
@@ -22,12 +22,12 @@ CUT_MARGIN = 1  # pixels that ``cut.py`` adds to a box on each side
 
 
 def mcu_size(*, components: int, subsampling: str) -> tuple[int, int]:
-    """Return width and height of an MCU in pixels, for 1 component of any subsampling, or for 3 (T.81, A.2)."""
+    """Return width and height of an MCU in pixels, for 1 component of any subsampling or for 3 (T.81, A.2)."""
     sizes = {"444": (8, 8), "422": (16, 8), "440": (8, 16), "420": (16, 16)}
     return (8, 8) if components == 1 else sizes[subsampling]
 
 
-# Cached, because most images of a dataset have one of a few widths, and each call takes 8 us.
+# Cached, because most images of a dataset have one of a few widths, and each call takes 8 µs.
 @lru_cache(maxsize=256)
 def restart_interval(columns: int, mcu_width: int, *, tile_width: int = TILE_WIDTH) -> int:
     """Choose the MCUs between restart markers: the divisor of ``columns`` whose tile is nearest to ``tile_width``.
@@ -43,11 +43,11 @@ def restart_interval(columns: int, mcu_width: int, *, tile_width: int = TILE_WID
 
 
 def entry_interval(interval: int, mcu_width: int) -> int:
-    """Choose the MCUs between the entry points of a restart segment; return 0 if a tile needs no entry points.
+    """Choose the number of MCUs between entry points of a restart segment; 0 if its tile needs no entry points.
 
     An entry point is the first bit of an MCU within a segment (docs/format.md, "Entry points"). Tiles wider than twice
-    ``TILE_WIDTH`` are whole rows of up to 7,000 symbols. They get an entry point every ``TILE_WIDTH`` pixels, so that a
-    part takes as long to read as another image's tile.
+    ``TILE_WIDTH`` are whole rows of up to 7,000 symbols. They get an entry point every ``TILE_WIDTH`` pixels, so that
+    reading a part takes as long as reading a usual tile.
     """
     return TILE_WIDTH // mcu_width if interval * mcu_width > 2 * TILE_WIDTH else 0
 

@@ -46,11 +46,11 @@ _DAMAGE = {
 
 @dataclass(frozen=True, slots=True)
 class TranscodedJpeg:
-    """JPEG with new restart markers, and the facts about the JPEG that a container stores.
+    """JPEG with new restart markers, and the facts about it that a container stores.
 
     Attributes:
         header: result of ``markers.parse_header(jpeg)``.
-        lengths: int64 (segments,), bytes of each restart segment without the marker that ends it.
+        lengths: int64 (segments,), number of bytes of each restart segment, without the marker that ends it.
         entry_points: uint16 (segments, points), distance in bits of each entry point from the previous entry point or
             the segment's beginning. None if segments are too short for entry points, or points are unknown or too far.
     """
@@ -62,7 +62,7 @@ class TranscodedJpeg:
 
 
 def add_restart_markers(jpeg: bytes | memoryview, interval: int | None = None) -> bytes:
-    """Add restart markers to a baseline JPEG without loss, or replace old ones.
+    """Add restart markers to a baseline JPEG, or replace its restart markers, without loss.
 
     Coefficients, and so pixels, stay the same. JFIF and Adobe markers stay, because they decide how colors are read;
     other APPn and COM segments are dropped. A Huffman table is extended if it lacks a code for a new DC difference.
@@ -109,7 +109,7 @@ def transcode_all(
         For each source the result of :func:`transcode`, or the error that it would raise.
     """
     scans: list[_ScanRewriter | NotTranscodable] = [_returned(_begin, *source, interval) for source in sources]
-    # Each step runs for all scans before the next step, so that its code stays in the nearest caches: 2 % faster.
+    # Each step runs for all scans before the next step, so that its code stays in the nearest caches, which saves 2 %.
     _run_step(scans, _ScanRewriter.flatten)
     _find_block_starts([scan for scan in scans if isinstance(scan, _ScanRewriter)])
     _run_step(scans, _ScanRewriter.choose_tables)
@@ -121,7 +121,7 @@ def find_entry_points(jpeg: bytes | memoryview, step: int) -> U16 | None:
 
     Args:
         jpeg: the stream.
-        step: number of MCUs from one entry point to the next, less than a segment has.
+        step: number of MCUs from one entry point to the next, less than the number of MCUs in a segment.
 
     Returns:
         As :attr:`TranscodedJpeg.entry_points`; None also if the stream is damaged or cannot be transcoded.
@@ -137,7 +137,7 @@ def find_entry_points(jpeg: bytes | memoryview, step: int) -> U16 | None:
 
 
 def _run_step(scans: list[_ScanRewriter | NotTranscodable], step: Callable[[_ScanRewriter], None]) -> None:
-    """Run a step for each scan; replace the scan by the error if the step raises NotTranscodable."""
+    """Run a step for each scan; if the step raises NotTranscodable, put the error in the scan's place."""
     for k, scan in enumerate(scans):
         if isinstance(scan, _ScanRewriter):
             scans[k] = _returned(step, scan) or scan
@@ -169,7 +169,7 @@ def _begin(
 
 
 def reason_not_lossless(header: Header, coding: CodingParameters) -> str:
-    """Return the reason why the headers forbid lossless restart markers, or an empty string if there is no reason."""
+    """Return the reason why headers forbid lossless restart markers; an empty string if they allow them."""
     adobe = coding.adobe[11] if coding.adobe else None
     ids = bytes(component.id for component in header.components)
     tables = {table for s in coding.selectors for table in ((0, s.dc), (1, s.ac))}
@@ -196,11 +196,11 @@ def reason_not_lossless(header: Header, coding: CodingParameters) -> str:
 
 
 def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[U8, I64]:
-    """Return the entropy-coded data without stuffing and markers, padded, and the offsets of the data's segments."""
+    """Return the entropy-coded data without stuffing and markers, padded, and the offsets of its restart segments."""
     source = np.frombuffer(jpeg, np.uint8)
     columns, rows = header.mcus
     expected = -(-columns * rows // header.restart_interval) if header.restart_interval else 1
-    # Each marker between segments takes two bytes.
+    # Each marker between restart segments takes two bytes.
     if 2 * (expected - 1) > source.size:
         raise NotTranscodable(f"damaged JPEG: {_DAMAGE[bit_reader.TOO_SHORT]}")
     segments = np.zeros(expected + 1, np.int64)
@@ -214,7 +214,7 @@ def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[U8, I64]:
 
 @lru_cache(maxsize=64)
 def _mcu_blocks(parts: tuple[tuple[int, int, int], ...], *, every: bool) -> tuple[I64, I64]:
-    """Return the blocks of an MCU as the kernels take them, int64 (n, 4), and the DC table of each edited block.
+    """Return the blocks of an MCU for the kernels, int64 (n, 4), and the DC table of each block whose DC is edited.
 
     Args:
         parts: for each component the number of blocks, and the indices of its DC and AC table.
@@ -225,7 +225,7 @@ def _mcu_blocks(parts: tuple[tuple[int, int, int], ...], *, every: bool) -> tupl
 
 
 def _find_block_starts(scans: Sequence[_ScanRewriter]) -> None:
-    """Find where each block of all scans begins, and set the scans' ``damage``."""
+    """Find where the blocks of all scans begin, and set ``damage`` of each scan."""
     rows = np.zeros((len(scans), block_starts.SCAN_COLUMNS), np.int64)
     for row, scan in zip(rows, scans, strict=True):
         scan.describe(row)
@@ -235,7 +235,7 @@ def _find_block_starts(scans: Sequence[_ScanRewriter]) -> None:
 
 
 class _ScanRewriter:
-    """Scan with its Huffman tables, and the edits that new segments need.
+    """Scan with its Huffman tables, and with the edits that new restart segments need.
 
     Attributes:
         damage: code of the damage that ``block_starts.find_block_starts`` found, or 0.
@@ -258,10 +258,10 @@ class _ScanRewriter:
         self.damage = 0
 
     def flatten(self) -> None:
-        """Prepare the data and the lookup tables; raise NotTranscodable if the data is damaged or too short."""
+        """Prepare the scan's data and lookup tables; raise NotTranscodable if the data is damaged or too short."""
         self._flat, self._segments = _flatten(self._jpeg, self._header)
         per_mcu = sum([repeat for repeat, _, _ in self._parts])
-        # A block takes at least two bits, for a DC and an AC code, so the data bounds allocations.
+        # A block takes at least two bits, for a DC and an AC code, so the size of the data limits allocations.
         if 8 * int(self._segments[-1]) < 2 * per_mcu * self._mcus:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[bit_reader.TOO_SHORT]}")
         huffman = self._huffman
@@ -269,13 +269,13 @@ class _ScanRewriter:
         self._starts: I64 = np.empty(per_mcu * self._mcus + len(self._segments) - 1, np.int64)
 
     def describe(self, row: I64) -> None:
-        """Fill the scan's row for ``block_starts.find_block_starts``."""
+        """Fill the row of this scan for ``block_starts.find_block_starts``."""
         blocks, _ = _mcu_blocks(self._parts, every=False)
         mcus = self._old, self._mcus
         block_starts.describe_scan(row, self._flat, self._segments, blocks, self._lookups, self._starts, mcus)
 
     def old_entry_points(self, step: int) -> U16 | None:
-        """Return the result of :func:`find_entry_points`."""
+        """Return the entry points of the old stream, as :func:`find_entry_points` does."""
         count, interval = len(self._segments) - 1, self._old
         per_mcu = sum([repeat for repeat, _, _ in self._parts])
         if self.damage or count * interval != self._mcus or step >= interval:
@@ -289,7 +289,7 @@ class _ScanRewriter:
         return distances_in_stream(np.frombuffer(self._jpeg, np.uint8), begins, bits)
 
     def choose_tables(self) -> None:
-        """Find the edits, and Huffman tables with codes for all edits; raise NotTranscodable if the scan is damaged."""
+        """Find the edits, and choose Huffman tables that code all; raise NotTranscodable if the scan is damaged."""
         self._find_edits(every=False)
         huffman = self._extended_tables()
         if huffman is None:
@@ -298,11 +298,11 @@ class _ScanRewriter:
         self._huffman = huffman
         self._headers = write_headers(self._header, self._coding, huffman, self._interval)
         self._points = self._find_entry_points()
-        # Free this memory before as much is allocated for the stream.
+        # Free this memory before as much memory is allocated for the stream.
         del self._starts
 
     def transcode(self) -> TranscodedJpeg:
-        """Write the JPEG with new restart markers, after all other steps."""
+        """Write the JPEG with new restart markers; all other steps must have run."""
         header, length = self._header, len(self._headers)
         stream, lengths = self._write_stream(self._huffman, self._headers)
         components = header.components
@@ -317,7 +317,7 @@ class _ScanRewriter:
         return TranscodedJpeg(stream, header, lengths, points)
 
     def _find_entry_points(self) -> I64 | None:
-        """Compute the new stream's entry points from the edits in 30 us; reading the stream would take 350 us.
+        """Compute the new stream's entry points from the edits, in 30 µs; reading the stream would take 350 µs.
 
         Return None if the new segments need no entry points or form no grid, or if the old stream has restart markers.
         """
@@ -332,7 +332,7 @@ class _ScanRewriter:
         return bits_after_edits(self._starts, self._edits, self._columns, tables, mcus=mcus)
 
     def _find_edits(self, *, every: bool) -> None:
-        """Find the edits, of every DC code if ``every``; raise NotTranscodable if the scan is damaged."""
+        """Find the edits, for every DC code if ``every`` is true; raise NotTranscodable if the scan is damaged."""
         mcus, interval, old = self._mcus, self._interval, self._old
         blocks, self._columns = _mcu_blocks(self._parts, every=every)
         both = interval * old // gcd(interval, old)
@@ -345,7 +345,7 @@ class _ScanRewriter:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[found]}")
 
     def _extended_tables(self) -> HuffmanTables | None:
-        """Return the Huffman tables, extended by the codes that the edits need, or None if a table is full."""
+        """Return the Huffman tables, extended by the codes that the edits need; None if a table is full."""
         huffman = dict(self._huffman)
         for k, counts in zip(self._dc, self._sizes.tolist(), strict=True):
             table = self._huffman[0, k]
@@ -358,17 +358,18 @@ class _ScanRewriter:
         return huffman
 
     def _rebuilt_tables(self) -> HuffmanTables:
-        """Return the Huffman tables, with optimal DC tables for this image; they require edits of all DC codes."""
+        """Return the Huffman tables with DC tables that are optimal for this image; all DC codes must be edited."""
         optimal = {(0, k): optimal_table(counts) for k, counts in zip(self._dc, self._sizes.tolist(), strict=True)}
         return {**self._huffman, **optimal}
 
     def _write_stream(self, huffman: HuffmanTables, headers: bytes) -> tuple[bytes, I64]:
-        """Return the new stream, and the lengths of its segments in bytes, int64.
+        """Return the new stream, and the lengths in bytes of its restart segments, int64.
 
         The old scan is freed, so that the file is in memory at most three times: as it was given, and twice more.
         """
         tables = pack_tables([huffman[0, k] for k in self._dc])
-        # An edit takes at most 16 + 11 bits, stuffing at most doubles them, a marker and its padding take 3 bytes.
+        # An edit takes at most 16 + 11 bits, stuffing at most doubles them, and a marker with its padding takes 3
+        # bytes.
         edited, first = len(self._edits) - 1, len(headers)
         edits = edited * self._columns.size
         out = np.empty(first + 2 * (int(self._segments[-1]) + 4 * edits) + 4 * edited + 64, np.uint8)

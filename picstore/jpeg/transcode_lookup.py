@@ -10,12 +10,14 @@ from picstore.arrays import U16, U32
 from picstore.jpeg.huffman import MAX_CODE_BITS, HuffmanTable, pack_tables
 from picstore.kernels.jit import device_function, kernel
 
-# Bits looked up at once. Longer codes are rare (with T.81's own tables 0.3 % of AC symbols) and are searched.
+# Number of bits that index a lookup table. Longer codes are rare (0.3 % of AC symbols with T.81's own tables) and are
+# searched.
 LOOKUP_BITS = 11
-# Fields of an entry in ``several``: the number of coefficients is shifted by SKIP_SHIFT, above the number of bits;
-# END_OF_BLOCK adds 128 to the number of coefficients; NO_ENTRY, a missing entry, has 64 coefficients and no bits.
+# Fields of an entry in ``several``: the number of coefficients, shifted by SKIP_SHIFT, above the number of bits;
+# END_OF_BLOCK adds 128 to the number of coefficients. NO_ENTRY, for a missing entry, has 64 coefficients and no bits.
 SKIP_SHIFT, END_OF_BLOCK, NO_ENTRY = 6, 128 << 6, 64 << 6
-# The bit for END_OF_BLOCK while a table is built, above the largest number of coefficients, 12 symbols of 16.
+# Bit that stands for END_OF_BLOCK while a table is built; it is above the largest number of coefficients, 12 symbols of
+# 16.
 _END = 1 << 14
 
 
@@ -25,14 +27,12 @@ def make_lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> 
 
     Returns:
         single: uint16 (tables, 2**LOOKUP_BITS), the first symbol in the next LOOKUP_BITS bits: symbol | length of its
-            code << 8; 0 for a longer code or none.
-        several: uint16 (tables, 2**LOOKUP_BITS), for AC tables only, all symbols in the next LOOKUP_BITS bits: the bits
-            they take | number of coefficients << SKIP_SHIFT | END_OF_BLOCK if the last symbol ends the block; NO_ENTRY
-            for a longer code or none, and for more than 63 coefficients. Entries have 16 bits, so that the AC tables
-            stay in the first-level cache.
-        ranges: uint32 (tables, 3, 18), for each code length the first code, the last code + 1, and the index of the
-            first code's symbol.
-        symbols: uint32 (tables, 256).
+            code << 8; 0 for a longer code or none. several: uint16 (tables, 2**LOOKUP_BITS), for AC tables only, all
+            symbols in the next LOOKUP_BITS bits: number of bits they take | number of coefficients << SKIP_SHIFT |
+            END_OF_BLOCK if the last symbol ends the block; NO_ENTRY for a longer code or none, and for more than 63
+            coefficients. Entries have 16 bits, so that the AC tables stay in the first-level cache. ranges: uint32
+            (tables, 3, 18), for each code length the first code, the last code + 1, and the index of the first code's
+            symbol. symbols: uint32 (tables, 256).
     """
     tables = dc + ac
     shape = (len(tables), 1 << LOOKUP_BITS)
@@ -46,10 +46,10 @@ def make_lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> 
     "(Array(uint8, 2, 'C', readonly=True), int64, uint16[:, ::1], uint16[:, ::1], uint32[:, :, ::1], uint32[:, ::1])"
 )
 def fill_tables(raw, dc, single, several, ranges, symbols):
-    """Fill all tables from ``raw``, uint8 (tables, 272), counts and symbols; the first ``dc`` rows are DC tables."""
+    """Fill all tables from ``raw``, uint8 (tables, 272): counts and symbols; the first ``dc`` tables are for DC."""
     windows = np.zeros(2 << LOOKUP_BITS, np.uint16)
     for k in range(raw.shape[0]):
-        # A loop, because numba takes 2 s to compile the assignment of an array, with its error messages.
+        # Use a loop, because numba takes 2 s to compile the assignment of an array, with its error messages.
         for j in range(256):
             symbols[k, j] = raw[k, MAX_CODE_BITS + j]
         _fill_single(raw[k, :MAX_CODE_BITS], symbols[k], single[k], ranges[k])
@@ -85,7 +85,7 @@ def _fill_single(counts, symbols, single, ranges):
 def _fill_several(counts, symbols, width, windows):
     """Write the entries of ``several`` for windows of ``width`` bits to ``windows``, from index 2**width on.
 
-    Fill narrower windows first, because the rest of a window after a code and its value is a narrower window.
+    Narrower windows must be filled first, because the rest of a window after a code and its value is a narrower window.
     """
     k = 0
     index = 1 << width
@@ -100,7 +100,7 @@ def _fill_several(counts, symbols, width, windows):
             windows[index : index + span] = entry
             if rest > 0 and not ends:
                 for first in range(index, index + span, 1 << rest):
-                    # Fields do not overflow, because an entry has at most 27 bits and 12 symbols of 16 coefficients.
+                    # Fields cannot overflow, because an entry has at most 27 bits and 12 symbols of 16 coefficients.
                     for j in range(1 << rest):
                         windows[first + j] += windows[(1 << rest) + j]
             index += span

@@ -18,31 +18,32 @@ from picstore.arrays import F64, I64
 from picstore.errors import ImageError, UsageError
 
 FIELDS = ("boxes", "box_labels", "polygons", "keypoints")
-# Greatest distance of a coordinate from zero, in pixels: far beyond any image, and float32 still holds all integers.
+# Largest distance of a coordinate from zero, in pixels: far beyond any image, and float32 can hold all integers up to
+# it.
 MAX_COORDINATE = 1 << 24
-# Greatest number of objects per image, and of outlines of all objects of an image. Without a limit, an extra of 16 MiB,
+# Largest number of objects per image, and of outlines of all objects of an image. Without a limit, an extra of 16 MiB,
 # compressed to 1 KB, could hold a million objects, each read in 10 to 100 µs. Photographs of crowds have 25,000 people.
 MAX_OBJECTS = 1 << 15
-# Greatest size of an image's table of keypoints: number of objects times the largest number of points of an object.
+# Largest size of an image's table of keypoints: number of objects times the largest number of keypoints of an object.
 MAX_KEYPOINTS = 1 << 20
-OWN = "own"  # name of the form in which picstore stores all target fields
+OWN = "own"  # name of the form in which picstore stores target fields
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
 _NORMALIZED = "-normalized"
-# Decimals of coordinates computed from normalized coordinates; further digits would show rounding errors of floats.
+# Number of decimals of coordinates computed from normalized ones; further digits would only show rounding errors.
 _DECIMALS = 3
 _FORM = re.compile(r"(boxes):(xyxy|xywh|cxcywh)(-normalized)?|(polygons|keypoints)(:normalized)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Target fields of one extra; None for a missing field.
+    """Target fields of one extra; a missing field is None.
 
     Attributes:
         count: number of objects, k; every present field has one value per object.
         boxes: float64 (k, 4), left, top, right, bottom in pixels from the image's top left corner.
         labels: int64 (k,), the field ``box_labels``.
-        polygons: for each object its outlines, float64 (p, 2) of x, y, in the coordinates of ``boxes``.
-        keypoints: for each object float64 (m, 3) of x, y, visibility; (0, 0) is the center of the first pixel.
+        polygons: for each object, its outlines, each float64 (p, 2) of x, y, in the coordinates of ``boxes``.
+        keypoints: for each object, float64 (m, 3) of x, y, visibility; (0, 0) is the center of the image's first pixel.
     """
 
     count: int = 0
@@ -61,7 +62,7 @@ def parse_extra(extra: bytes) -> Any:
 
 
 def read_objects(extra: Any, fields: Collection[str] = FIELDS) -> Objects:
-    """Return the objects of an extra, any JSON value; no objects if it is not a JSON object or has no target fields.
+    """Return the objects that an extra describes; none if it is not a JSON object or has no target fields.
 
     Of target fields that are not in ``fields``, only the length is checked. Raise ImageError if a field is malformed.
     """
@@ -133,17 +134,17 @@ def _points(value: Any, k: int) -> F64:
 
 
 def _numbers(value: Any, row: tuple[int, ...], name: str, expected: str) -> F64:
-    """Convert a list of numbers, or of rows of shape ``row``, to float64 (n, *row); raise ImageError if malformed."""
+    """Convert a list of numbers, or of lists of shape ``row``, to float64 (n, *row); raise ImageError for others."""
     if value == []:
         return np.zeros((0, *row))
     try:
         array = np.array(value)
-    except (ValueError, RecursionError):  # rows of different lengths, or lists nested too deeply
+    except (ValueError, RecursionError):  # The lists differ in length, or are nested too deep.
         array = np.array(None)
     if not isinstance(value, list) or array.dtype.kind not in "iuf" or array.shape[1:] != row:
         raise ImageError(f"{name} is {_shown(value)}, not {expected}")
     numbers: F64 = array.astype(np.float64)
-    if not (np.abs(numbers) <= MAX_COORDINATE).all():  # also False for NaN
+    if not (np.abs(numbers) <= MAX_COORDINATE).all():  # False for NaN too
         raise ImageError(f"{name} holds a number that is not a coordinate: beyond ±{MAX_COORDINATE:,} or NaN")
     return numbers
 
@@ -181,13 +182,13 @@ def check_targets(text: str) -> str:
 
 
 def target_fields(forms: str) -> dict[str, str]:
-    """Map each target field in checked ``--targets`` to its form; an empty form means coordinates in pixels."""
+    """Map each target field that checked ``forms`` name to its form; an empty form means coordinates in pixels."""
     found = dict(form.partition(":")[::2] for form in forms.split(","))
     return {**found, "box_labels": ""} if "boxes" in found else found
 
 
 def in_own_form(extra: dict[str, Any], forms: str, size: tuple[int, int]) -> dict[str, Any]:
-    """Convert an extra's targets to picstore's form, in pixels; :func:`read_objects` later rejects malformed values.
+    """Convert an extra's targets to picstore's form, in pixels; leave malformed values to :func:`read_objects`.
 
     ``forms`` come from :func:`check_targets`; ``size`` is width and height of the upright image.
     """
@@ -228,7 +229,7 @@ def _corners(box: Any, form: str, scale: tuple[float, float]) -> Any:
 
 
 def _scaled(flat: Any, scale: tuple[float, float], step: int) -> Any:
-    """Scale x, y of points, and shift keypoints to the origin at the first pixel's center; all-zero keypoints stay."""
+    """Scale points' x, y, and shift the origin of keypoints to the first pixel's center; all-zero keypoints stay."""
     if not _are_numbers(flat) or len(flat) % step or (step == 3 and not any(flat)):
         return flat
     shift = 0.5 if step == 3 else 0.0

@@ -1,8 +1,8 @@
 """Local cache of containers of distant datasets: a folder of bounded size, shared by processes without locks.
 
 An entry is one container, written under a temporary name and renamed, so that the entry is whole or absent. The reader
-checks the bytes of :meth:`Cache.read` like any container's bytes, and discards an entry that fails. One more entry
-holds the facts of all records, which otherwise are read from the indexes of all containers.
+checks the bytes of :meth:`Cache.read` like any container's bytes, and discards an entry that fails. One more entry per
+dataset holds the facts of all records, which otherwise are read from the indexes of all containers.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from picstore.storage.sizes import parse_size
 
 DEFAULT_LIMIT = "50GiB"
 
-# Name of a dataset's file of ``record_table.FACTS``, and number of bytes of the CRC-32C at the file's end.
+# Name of a dataset's cached file of ``record_table.FACTS``, and number of bytes of the CRC-32C at the file's end.
 _FACTS, _CRC = "facts", 4
-# A process lists the cache's folder again after it has written 1/32 of the cache's limit.
+# Number of times that a process lists the cache's folder while it writes as many bytes as the cache's limit.
 _LISTINGS_PER_LIMIT = 32
-# For this many seconds after a dataset's last use, its entries are evicted only if the cache exceeds its limit.
+# Seconds after a dataset's last use during which its entries are evicted only if the cache exceeds its limit.
 _ACTIVE_SECONDS = 600
 # Seconds to wait before listing the folder of a full cache again.
 _FULL_SECONDS = 60
-# Age in seconds from which a temporary file is regarded as left by a killed process, and removed.
+# Age in seconds above which a temporary file is taken as left by a killed process, and removed.
 _ABANDONED_SECONDS = 3600
 
 logger = logging.getLogger("picstore")
@@ -45,7 +45,7 @@ logger = logging.getLogger("picstore")
 @dataclass(frozen=True, slots=True)
 class _Entry:
     dataset: str
-    used: float  # time of the last use, in seconds
+    used: float  # time of the last use, in seconds since 1970
     size: int
     path: Path
 
@@ -68,11 +68,12 @@ class Cache:
     """Cache of one dataset's containers in a shared folder.
 
     A full cache evicts entries of datasets that are no longer read, the least recently used first. A dataset that is
-    being read keeps its entries, and its other containers are not cached: as epochs read containers in random orders, a
-    cache for half of a dataset that evicted the oldest entries would serve only 15 % of the reads, instead of 50 %.
+    being read keeps its entries, and its other containers are not cached: because epochs read containers in random
+    orders, a cache for half of a dataset that evicted the oldest entries would serve only 15 % of the reads, instead of
+    50 %.
 
-    The limit holds for all datasets in the folder. Each process counts the bytes it writes and lists the folder again
-    after 1/32 of the limit, so n processes may exceed the limit by n - 1 times this share for a while. Raise UsageError
+    The limit holds for all datasets in the folder. Each process counts the bytes that it writes, and lists the folder
+    again after 1/32 of the limit, so n processes may exceed the limit by (n - 1)/32 of it for a while. Raise UsageError
     if the folder cannot be created, or the limit is not a size.
 
     Args:
@@ -85,7 +86,7 @@ class Cache:
         self.folder = Path(folder).absolute()
         self.limit = parse_size(limit)
         self._own = self.folder / f"{dataset}-{_digest(root)}"
-        self._rooms: dict[int, _Room] = {}  # rooms by process id
+        self._rooms: dict[int, _Room] = {}  # this process's and its parents' rooms, by process id
         self._full_until = 0.0
         self._warned = False
         try:
@@ -96,14 +97,14 @@ class Cache:
             ) from error
 
     def read(self, ref: ContainerRef, size: int, *, allocate: Allocate) -> memoryview | None:
-        """Read the cached bytes of a container, unchecked; return None if the container is not cached."""
+        """Read the cached bytes of a container, without checking them; return None if it is not cached."""
         path = self._path(ref)
         try:
             if path.stat().st_size != size:
                 return None
             buffer = Folder(path).read(0, size, file=str(path), allocate=allocate)
-            os.utime(path)  # reading does not update the access time on all file systems
-        except (OSError, NotADataset, Truncated):  # removed by another process at this moment
+            os.utime(path)  # Reading does not update the access time on all file systems.
+        except (OSError, NotADataset, Truncated):  # Another process has just removed the entry.
             return None
         except PicstoreError as error:
             self._warn(error)
@@ -111,11 +112,11 @@ class Cache:
         return buffer
 
     def read_facts(self, size: int) -> memoryview | None:
-        """Map the cached facts of all records, ``size`` bytes; return None if they are missing or fail their CRC."""
+        """Map the cached facts of all records, ``size`` bytes, into memory; return None if missing or damaged."""
         try:
             with (self._own / _FACTS).open("rb") as file:
                 mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except (OSError, ValueError):  # no file, or an empty file
+        except (OSError, ValueError):  # The file is missing or empty.
             return None
         sound = len(mapped) == size + _CRC and crc32c(mapped[:size]) == int.from_bytes(mapped[size:], "little")
         return mapped[:size] if sound else None
@@ -125,7 +126,7 @@ class Cache:
         self._store(self._own / _FACTS, memoryview(facts + crc32c(facts).to_bytes(_CRC, "little")))
 
     def store(self, ref: ContainerRef, buffer: memoryview) -> None:
-        """Write a sound container to the cache; errors such as a full disk are not raised, only the first is logged."""
+        """Write a sound container to the cache; errors, such as a full disk, are not raised, the first is logged."""
         self._store(self._path(ref), buffer)
 
     def _store(self, path: Path, buffer: memoryview) -> None:
@@ -158,7 +159,7 @@ class Cache:
         return self._own / f"{ref.stream:04d}-{ref.file:06d}-{ref.offset}"
 
     def _write(self, path: Path, buffer: memoryview) -> None:
-        self._own.mkdir(parents=True, exist_ok=True)  # the cache may have been cleared
+        self._own.mkdir(parents=True, exist_ok=True)  # The cache may have been cleared.
         descriptor, partial = tempfile.mkstemp(dir=self._own, suffix=PARTIAL)
         try:
             with os.fdopen(descriptor, "wb") as out:
@@ -174,13 +175,14 @@ class Cache:
         """Evict entries so that ``size`` bytes fit beside ``writing`` bytes in progress; return the new budget."""
         wanted = max(size, self.limit // _LISTINGS_PER_LIMIT)
         entries = sorted(self._entries(), key=lambda entry: entry.used)
-        # The clock may have been set back, so the age of an entry from the future is its distance from now.
+        # The clock may have been set back, so the distance of an entry's time from now counts, even if it is in the
+        # future.
         now = time.time()
         active = {self._own.name, *(each.dataset for each in entries if abs(now - each.used) <= _ACTIVE_SECONDS)}
         held = writing + sum(entry.size for entry in entries)
         for entry in entries:
             if held > self.limit or (entry.dataset not in active and held + wanted > self.limit):
-                with contextlib.suppress(OSError):  # another process removed the entry
+                with contextlib.suppress(OSError):  # Another process has removed the entry.
                     entry.path.unlink()
                 held -= entry.size
         return min(wanted, self.limit - held)
@@ -189,7 +191,7 @@ class Cache:
         """List the entries of all datasets, and remove abandoned temporary files."""
         entries = []
         for path in self.folder.glob("*/*"):
-            with contextlib.suppress(OSError):  # removed by another process at this moment
+            with contextlib.suppress(OSError):  # Another process has just removed the file.
                 status = path.stat()
                 if path.suffix != PARTIAL:
                     entries.append(_Entry(path.parent.name, status.st_atime, status.st_size, path))

@@ -1,4 +1,4 @@
-"""Names of classes: joining lists of names by name, and reading and writing names as lines of a file."""
+"""Names of classes: joining lists of names, and reading and writing names as lines of a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _QUOTE = '"'
 
 
 class JoinedNames:
-    """Several lists of class names joined to one: the first list, followed by the new names of each further list."""
+    """Lists of class names joined to one list: the first list, followed by the new names of each further list."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self.names = list(names)
@@ -20,8 +20,8 @@ class JoinedNames:
     def add(self, names: Sequence[str]) -> tuple[int, ...]:
         """Add the new names of a list; return the index of each name of the list among the joined names.
 
-        If one list is a beginning of the other, indices stay, and names may repeat. Otherwise names are looked up;
-        raise UsageError if a name of the list then occurs twice in either list.
+        If one of the two lists begins with the other, indices stay, and names may repeat. Otherwise names are looked
+        up, and a name of the list that occurs twice in either list raises UsageError.
         """
         common = min(len(names), len(self.names))
         if self.names[:common] == list(names[:common]):
@@ -41,7 +41,7 @@ class JoinedNames:
 
 
 def to_lines(names: Sequence[str]) -> str:
-    """Write class names, one a line: unchanged if :func:`from_lines` then returns the same names, else each as JSON."""
+    """Write class names, one per line: plain if :func:`from_lines` would return the same, else as JSON strings."""
     text = "".join(f"{name}\n" for name in names)
     if all(name and name.isprintable() and name == name.strip() and not name.startswith(_QUOTE) for name in names):
         return text
@@ -49,10 +49,10 @@ def to_lines(names: Sequence[str]) -> str:
 
 
 def from_lines(text: str) -> list[str]:
-    """Read class names, one a line: JSON strings if all lines are JSON strings, else lines without outer white space.
+    """Read class names, one per line: JSON strings if all lines are, else lines stripped of outer white space.
 
-    Lines end with a line feed, perhaps after a carriage return. Raise UsageError if a blank line is not at the end,
-    because skipping the line would change the labels of all later names.
+    Lines end with a line feed, perhaps after a carriage return. Raise UsageError if a line before the last names is
+    blank, because skipping it would change the labels of later names.
     """
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     while lines and not lines[-1].strip():

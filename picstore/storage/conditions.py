@@ -17,12 +17,12 @@ import numpy as np
 from picstore.arrays import Bools
 from picstore.errors import UsageError, missing_extra
 
-# Kinds of expressions in DuckDB's tree. Left out: subqueries, windows, lambdas, stars, parameters.
+# Kinds of expressions in DuckDB's tree. Subqueries, windows, lambdas, stars and parameters are left out.
 _KINDS = frozenset({
     "BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION", "OPERATOR",
     "TYPE",
 })  # fmt: skip
-# Types that values may be cast to. Types with a time zone are left out, because the time zone depends on the machine.
+# Types to which values may be cast. Types with a time zone are left out, because the time zone depends on the machine.
 _TYPES = frozenset(
     """
     array bigint bit blob bool boolean bpchar bytea char date datetime dec decimal double float float4 float8 hugeint
@@ -31,9 +31,9 @@ _TYPES = frozenset(
     usmallint utinyint varchar
 """.split()  # noqa: SIM905 - a table of words
 )
-# Functions whose results depend on their arguments only, and whose time and memory are linear in the arguments' size.
-# Left out are `repeat`, `lpad`, `range` and `format`, because an argument such as 10**12 makes their result exceed the
-# memory, and `levenshtein`. DuckDB's own limits are not checked during a function call (docs/decisions.md).
+# Functions whose results depend only on their arguments, and whose time and memory are linear in the arguments' size.
+# `repeat`, `lpad`, `range` and `format` are left out, because an argument such as 10**12 makes their result exceed the
+# memory; so is `levenshtein`. DuckDB does not check its own limits during a function call (docs/decisions.md).
 _FUNCTIONS = frozenset(
     """
     + - * / // % ** ^ & | ~ << >> @ || ^@ && @> <@ <-> <=> ->> !~~ !~~* ~~ ~~* ~~~ xor
@@ -69,7 +69,7 @@ _FUNCTIONS = frozenset(
     list_cosine_similarity array_cosine_similarity list_cosine_distance array_cosine_distance array_cross_product
 """.split()  # noqa: SIM905 - a table of words
 )
-# Maximum depth of parentheses, because DuckDB 2 takes two minutes to refuse 9,000 open parentheses.
+# Largest depth of parentheses, because DuckDB 2 takes two minutes to reject 9,000 open parentheses.
 _MAX_DEPTH = 100
 _CLOSED: dict[str, Any] = {
     "enable_external_access": "false",
@@ -79,9 +79,10 @@ _CLOSED: dict[str, Any] = {
 
 
 class Condition:
-    """Checked condition in DuckDB's SQL; ``columns`` are the names of the columns that the condition uses.
+    """Condition in DuckDB's SQL, checked; ``columns`` are the names of the columns that it uses.
 
-    Raise MissingDependency without DuckDB, and UsageError if the text is not an expression over the columns.
+    Raise MissingDependency if DuckDB is not installed, and UsageError if the text is not an expression over the
+    columns.
     """
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
@@ -116,20 +117,20 @@ class Condition:
         return marks
 
     def interrupt(self) -> None:
-        """Interrupt an evaluation in another thread; do nothing if no evaluation runs."""
+        """Interrupt an evaluation that another thread runs; do nothing if there is none."""
         self._connection.interrupt()
 
     def _parse(self) -> Any:
         """Return DuckDB's syntax tree of the text, decoded from JSON; raise UsageError unless it is one expression."""
         import duckdb
 
-        if "\0" in self.text:  # DuckDB 1 would ignore the zero byte and all that follows
+        if "\0" in self.text:  # DuckDB 1 would ignore the zero byte and all text after it.
             self._refuse("it holds a zero byte")
         depths = itertools.accumulate((each == "(") - (each == ")") for each in self.text)
         if max(depths, default=0) > _MAX_DEPTH:
             self._refuse(f"its parentheses are nested more than {_MAX_DEPTH} deep")
         try:
-            given = [f"SELECT {self.text}".encode().decode()]  # raises UnicodeError for half a surrogate pair
+            given = [f"SELECT {self.text}".encode().decode()]  # Half of a surrogate pair raises UnicodeError.
             (tree,) = self._connection.execute("SELECT json_serialize_sql(?)", given).fetchall()[0]
             parsed = json.loads(tree)
         except (duckdb.Error, UnicodeError, ValueError, RecursionError) as error:
@@ -153,7 +154,9 @@ class Condition:
             name = node["function_name"].lower()
             if name not in _FUNCTIONS or node["catalog"]:
                 self._refuse(f"the function {name!r} is not allowed; docs/sampling.md lists the functions")
-            if node["schema"] not in ("", "main"):  # "caption" of caption.lower(); "main" of DuckDB 1's own syntax
+            # DuckDB parses caption.lower() as a function of the schema "caption"; DuckDB 1's own syntax has the schema
+            # "main".
+            if node["schema"] not in ("", "main"):
                 self._use([node["schema"]])
         elif kind == "COLUMN_REF":
             self._use(node["column_names"])
@@ -163,7 +166,7 @@ class Condition:
                     self._refuse(f"the type {name} is not allowed; docs/sampling.md lists the types")
 
     def _use(self, path: list[str]) -> None:
-        """Record the column that a reference names: exactly, or else without regard to upper and lower case."""
+        """Record the column that a reference names: exactly, or else without regard to case."""
         (*qualified, name) = path
         found = [each for each in self._names if each == name] or [
             each for each in self._names if each.lower() == name.lower()
@@ -186,7 +189,7 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _type_names(node: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of a cast's types: before DuckDB 2 in the node's ``cast_type``, later in a separate node."""
+    """Yield the names of a cast's types: in the node's ``cast_type`` before DuckDB 2, then in a node of their own."""
     if "type_name" in node:
         yield node["type_name"]
     yield from (each["id"] for each in _objects(node.get("cast_type")) if "id" in each)

@@ -31,19 +31,21 @@ from picstore.storage.format.read_container import declared_size
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Allocate, file_name
 
-# Flags of ``open``, as in ``location/regular_file.py``.
+# Flags with which files are opened, as in ``location/regular_file.py``.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _load_u16 = load_function(16)
 
 _MAGIC = int.from_bytes(layout.CONTAINER_MAGIC, "little")
-_SEALED, _CRC = layout.SEALED, layout.SEALED - 4  # size of the header, offset of its checksum
+_SEALED, _CRC = layout.SEALED, layout.SEALED - 4  # number of bytes of a header; offset of its checksum
 _ENTRY, _ATTACHMENT, _ROW = layout.ENTRY.itemsize, layout.ATTACHMENT.itemsize, layout.INDEX_ROW.itemsize
 _MAX_CONTAINER, _MAX_RECORDS = layout.MAX_CONTAINER, layout.MAX_RECORDS
 _MAX_ATTACHMENTS, _MAX_EXTRAS = layout.MAX_ATTACHMENTS, layout.MAX_EXTRAS
 _SAMPLINGS, _ALIGNMENT = len(layout.SAMPLINGS), layout.ALIGNMENT
-# Offsets in a container's header of the checksums of index, segment table and payload; and of the extras' checksum.
+# Offsets in a container's header of the checksums of index, segment table and payload; then of the checksum of the
+# extras.
 _SUMS, _EXTRAS_CRC = (32, 36, 44), 40
-# Results for sound containers, without and with extras. The caller must still check the size that extras' frame states.
+# Results for sound containers without extras, and with extras. The caller must still check the size that the extras'
+# frame states.
 _SOUND, _EXTRAS = 1, 2
 
 
@@ -70,7 +72,7 @@ def read_and_check(paths, starts, places, rows, fields, crc):
 
 @device_function
 def _read(path, at, row):
-    """Read the container of an index row to address ``at``; return the number of bytes that were read."""
+    """Read the container of an index row to memory at address ``at``; return the number of bytes that were read."""
     size, offset = _u32(row + 16), np.int64(load_native_u64(np.uint64(row + 8)))
     file = open_file(np.uintp(path), _FLAGS)
     if file < 0:
@@ -97,7 +99,7 @@ def _checksum(crc, at, size):
 
 @device_function
 def _check(at, row, ordinal, fields, crc):
-    """Check a container of ``SEALED`` or more bytes by ``layout.ContainerHeader``; return 0, _SOUND or _EXTRAS."""
+    """Check a container of ``SEALED`` or more bytes by its header; return 0 if it is damaged, _SOUND or _EXTRAS."""
     size, records = _u32(row + 16), _u32(row + 20)
     if _u32(at) != _MAGIC or _u32(at + _CRC) != _u32(row + 24) or _checksum(crc, at, _CRC) != _u32(at + _CRC):
         return 0
@@ -114,7 +116,7 @@ def _check(at, row, ordinal, fields, crc):
     extras_at = segments_at + 2 * segments
     payload_at = extras_at + extras_size
     end = payload_at + payload
-    # After this check, all sections lie within the bytes that were read.
+    # After this check, all sections are known to lie within the bytes that were read.
     if (end + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT != size:
         return 0
     sums = (at + _SEALED, tables), (at + segments_at, 2 * segments), (at + payload_at, payload)
@@ -129,7 +131,7 @@ def _check(at, row, ordinal, fields, crc):
 
 @device_function
 def _check_entries(at, records, attachments, payload, segments, extras_raw):
-    """Check that images and attachments lie in order in the payload, and that entries' segments and extras exist."""
+    """Check index entries: images and attachments must lie in order in the payload, segments and extras must exist."""
     begin, last = payload
     extras_end, result = np.int64(0), _EXTRAS if extras_raw > 0 else _SOUND
     for k in range(records):
@@ -157,11 +159,11 @@ def _check_entries(at, records, attachments, payload, segments, extras_raw):
 
 
 class SoundReader:
-    """Reader of whole containers of a dataset in a folder; damaged containers are left to the caller.
+    """Reader of whole containers of a dataset in a local folder; it returns only sound containers.
 
     Args:
         root: the folder of the dataset.
-        rows, ordinals: the index, and the ordinal of each row's container.
+        rows, ordinals: the dataset's index, and the ordinal in its file of each row's container.
         fields: names of the attachments.
     """
 
@@ -170,18 +172,18 @@ class SoundReader:
         self._rows, self._ordinals = np.ascontiguousarray(rows), ordinals
         self._rows_at = self._rows.ctypes.data
         self._crc = crc32c_address()
-        # Compile or load the kernel here, not in a thread that reads.
+        # Compile or load the kernel here instead of in a thread that reads.
         compile_kernel(read_and_check)
-        self._sizes: dict[str, int] = {}  # sizes of files in bytes, by path
+        self._sizes: dict[str, int] = {}  # bytes of each file, by path
 
     def read(self, numbers: Sequence[int], allocate: Allocate) -> list[Container | None]:
-        """Read and check whole containers; return None for a container that is damaged or missing."""
+        """Read and check whole containers, given their numbers; return None for a damaged or missing container."""
         rows, ordinals = self._rows[list(numbers)].tolist(), self._ordinals[list(numbers)].tolist()
         paths, starts, places, refs, buffers = bytearray(), [], [], [], []
         for number, (stream, file, offset, size, *_), ordinal in zip(numbers, rows, ordinals, strict=True):
             name = file_name(stream, file)
             path = f"{self._root}/{name}"
-            # Memory is allocated only for bytes that the file has.
+            # Allocate memory only for bytes that the file has.
             memory = allocate(size) if offset + size <= self._size(path) else None
             buffers.append(memory)
             refs.append(ContainerRef(name, offset, stream, file, ordinal))
@@ -202,7 +204,7 @@ class SoundReader:
         ]
 
     def _size(self, path: str) -> int:
-        """Return a file's size, looked up once; if the file is cut off later, the kernel notices missing bytes."""
+        """Return a file's size, looked up only once; if the file is cut off later, the kernel notices missing bytes."""
         size = self._sizes.get(path)
         if size is None:
             try:
@@ -216,7 +218,7 @@ class SoundReader:
 def _unpack_checked(
     buffer: memoryview, ref: ContainerRef, count: int, fields: tuple[str, ...], at: int, result: int
 ) -> Container | None:
-    """Return the container in ``buffer``, whose address is ``at``; None if the kernel's ``result`` is 0: damaged."""
+    """Return the container in ``buffer``, whose address is ``at``; None if the kernel's ``result`` is 0 (damaged)."""
     segments, extras_size, extras_raw = np.frombuffer(buffer, "<u4", 3, 16).tolist()
     segments_at = _SEALED + count * (_ENTRY + len(fields) * _ATTACHMENT)
     extras_at = segments_at + segments * layout.SEGMENT.itemsize

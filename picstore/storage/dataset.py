@@ -43,7 +43,7 @@ from picstore.storage.split_parts import assign_parts, split_bounds
 if TYPE_CHECKING:
     from picstore.display.figures import Figure
 
-# The arguments ``root``, ``cache`` and ``cache_limit`` of a Dataset, in this order.
+# Arguments ``root``, ``cache`` and ``cache_limit`` of a Dataset, in this order.
 Options: TypeAlias = "tuple[Where | ReferencesRoot | None, str | os.PathLike[str] | None, int | str]"
 
 
@@ -71,7 +71,7 @@ class Dataset(Sequence[Record]):
         references: folder of an index's images; None if the dataset is not an index.
         rows: ``layout.INDEX_ROW`` (containers,) in stored order.
         containers: reader of containers by number in stored order.
-        live: the stored records that are not deleted; in a selection, only the chosen records.
+        live: the stored records that are not deleted; in a selection, only the selected records.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: see :func:`picstore.storage.manifest.read_manifest`.
@@ -103,8 +103,8 @@ class Dataset(Sequence[Record]):
         self._options: Options = (self.references, None if local is None else local.folder, cache_limit)
         if self.references is not None and cache is not None:
             raise UsageError(f"{where} is an index, whose images a cache does not keep; convert it")
-        self._joined: tuple[Dataset, ...] = ()  # the parts of a joined dataset
-        self._ids_end: int | None = None  # result of ``_find_ids_end``
+        self._joined: tuple[Dataset, ...] = ()  # datasets that a joined dataset consists of; empty for others
+        self._ids_end: int | None = None  # result of ``_find_ids_end``; None until it is needed
         containers = ContainerReader(where, rows, manifest.attachments, cache=local, references=self.references)
         self._set_containers(containers)
         self._set_manifest(manifest, unsaved)
@@ -114,10 +114,10 @@ class Dataset(Sequence[Record]):
         self.path: Root = containers.root
         self.rows = containers.rows
         self._columns: KeptColumns = {}
-        self._selected: U8 | None = None  # ``SelectedRecords.bits``
+        self._selected: U8 | None = None  # ``SelectedRecords.bits`` of a selection
 
     def _set_manifest(self, manifest: Manifest, unsaved: FileBytes) -> None:
-        """Set a manifest of the same containers; ``unsaved`` holds the .npy files of its unsaved edits, by name."""
+        """Set another manifest of the same containers; ``unsaved`` holds .npy files of its unsaved edits, by name."""
         self.manifest = manifest
         self._edits = EditFiles(self.path, manifest.edits or Edits(), unsaved, kept=self._columns)
         deleted = self._edits.deleted()
@@ -128,7 +128,7 @@ class Dataset(Sequence[Record]):
             self.live = SelectedRecords.from_bits(self.live, self._selected)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        """Return the state from which a process opens the same version, even in another working directory."""
+        """Return a state from which any process can open the same version, even in another working directory."""
         where = self._joined or self.path.absolute()
         return where, self.manifest, self._origin, self._edits.unsaved, self._options, self._selected, self._ids_end
 
@@ -145,12 +145,12 @@ class Dataset(Sequence[Record]):
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes by label; empty if the source had none."""
+        """Names of the classes, at the indices that labels state; empty if the source had no names."""
         return list(self.manifest.classes)
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """Label of each class by name, as in torchvision's ImageFolder; the first label if a name occurs twice."""
+        """Label of each class by name, as in torchvision's ImageFolder; if a name occurs twice, its first label."""
         return {name: label for label, name in reversed(list(enumerate(self.classes)))}
 
     @property
@@ -162,8 +162,8 @@ class Dataset(Sequence[Record]):
     def samples(self) -> list[tuple[str | None, int]]:
         """Path and label of each record in stored order, as in torchvision's ImageFolder.
 
-        The path is ``path`` in the record's extra, the converted file's path in its source, or None. Each access reads
-        the indexes and extras of all containers.
+        The path is the member ``path`` of the record's extra, the path of the converted file in its source, or None.
+        Each access reads the indexes and extras of all containers.
 
         Raises:
             Corrupt, NotADataset: extras are damaged, or a file is missing.
@@ -172,19 +172,19 @@ class Dataset(Sequence[Record]):
 
     @property
     def uuid(self) -> str:
-        """Uuid of the content: datasets with the same bytes have the same uuid; a selection has its dataset's uuid."""
+        """Uuid of the dataset's content: equal bytes have equal uuids; a selection has its dataset's uuid."""
         return self.manifest.uuid
 
     @property
     def identity(self) -> str:
-        """Name of the dataset in a loader's state: ``order_uuid``, and for a selection a hash of its records."""
+        """Name of the dataset in the state of a loader: ``order_uuid``, and for a selection a hash of its records."""
         if not isinstance(self.live, SelectedRecords):
             return self.order_uuid
         return f"{self.order_uuid}, selection {self.live.digest}"
 
     @property
     def order_uuid(self) -> str:
-        """The dataset's uuid; for the conversion of an index that kept all records, ids and order, the index's uuid."""
+        """The uuid; if this is the conversion of an index that kept all records, ids and order, the index's uuid."""
         provenance = self.manifest.provenance
         changed = self.manifest.edits is not None or self.manifest.shuffle
         kept = not changed and provenance.get("outcome", {}).get("failed") == 0
@@ -192,7 +192,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def folders(self) -> tuple[Location, ...]:
-        """Folders of the dataset's files: one folder for each joined dataset, and an index also its images' folder."""
+        """Folders with the dataset's files: one per joined dataset, and of an index also the folder of its images."""
         if self._joined:
             return tuple(folder for each in self._joined for folder in each.folders)
         images = () if self.references is None else (self.references.folder,)
@@ -200,7 +200,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def foreign(self) -> int:
-        """Number of an index's images that are not upright JPEGs and so are decoded on the CPU; 0 if not an index."""
+        """Number of an index's images that are not upright JPEGs, so that the CPU decodes them; 0 if not an index."""
         return 0 if self.manifest.references is None else self.manifest.references.foreign
 
     @property
@@ -210,13 +210,13 @@ class Dataset(Sequence[Record]):
 
     @property
     def ids(self) -> I64:
-        """Ids of the records in stored order, a new int64 array (len(ds),); -1 for a damaged index entry."""
+        """Ids of the records in stored order, a new int64 array (len(ds),); -1 if an index entry is damaged."""
         stored = self.containers.ids()
         return stored.copy() if len(stored) == len(self) else stored[self.live.marks()]
 
     @property
     def table(self) -> RecordTable:
-        """Table of the records' facts and columns, without images: ``ds.table["width"]``; read on first use."""
+        """Table of the records' facts and columns, without images, read on first use: ``ds.table["width"]``."""
         return RecordTable(len(self), self.facts, {name: partial(self.column, name) for name in self.columns})
 
     def __len__(self) -> int:
@@ -238,7 +238,7 @@ class Dataset(Sequence[Record]):
     def __getitem__(self, i: int | slice) -> Record | list[Record]:
         """Read the record at a position in stored order.
 
-        Raise Damage if the record fails its CRC or its file is cut off, and NotADataset if the file is missing.
+        Raise Damage if the record's checksum is wrong or its file is cut off, NotADataset if the file is missing.
         """
         if isinstance(i, slice):
             return [self[k] for k in range(*i.indices(len(self)))]
@@ -251,7 +251,7 @@ class Dataset(Sequence[Record]):
         return copy_record(self.with_values(record))
 
     def __iter__(self) -> Iterator[Record]:
-        # Containers without live records are not read, because their files may be missing.
+        # Containers without live records are skipped, because their files may be missing.
         for number in np.flatnonzero(self.live.counts).tolist():
             container = self.containers.read(number)
             for k in np.flatnonzero(self.live.mask(number)).tolist():
@@ -269,7 +269,7 @@ class Dataset(Sequence[Record]):
             A matplotlib figure, which a notebook shows and ``savefig`` writes to a file. MissingDependency is raised
             without matplotlib.
         """
-        # These imports load the decoder and its kernels.
+        # These imports are here, because they load the decoder and its kernels.
         from picstore.display.figures import draw_tiles
         from picstore.storage.record_pictures import read_tile
 
@@ -279,9 +279,9 @@ class Dataset(Sequence[Record]):
         return draw_tiles([read_tile(self.__getitem__, k, self.classes) for k in positions], columns=columns)
 
     def summary(self) -> Figure:
-        """Draw the number of images by class, width, height and bytes, by reading the indexes of all containers.
+        """Draw the numbers of images by class, width, height and bytes, from the indexes of all containers.
 
-        Images with a damaged index entry are only counted in the title. Raise MissingDependency without matplotlib.
+        Images with damaged index entries are counted in the title only. Raise MissingDependency without matplotlib.
         """
         from picstore.storage.record_pictures import draw_summary
 
@@ -301,15 +301,15 @@ class Dataset(Sequence[Record]):
         return entries
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """Return the labels of the records ``ids``: values of the column ``label``, else the stored ``labels``."""
+        """Return labels of the records ``ids``: values of the column ``label``, by default the stored ``labels``."""
         return self._edits.labels(ids, labels)
 
     def column(self, name: str) -> Column:
-        """Return a column, read on first use and mapped in a local folder; raise UsageError if the name is unknown."""
+        """Return a column, read on first use, and mapped in a local folder; raise UsageError if it is unknown."""
         return self._edits.column(name)
 
     def without(self, ids: Iterable[int]) -> Dataset:
-        """Delete records by id, or leave them out of a selection; raise UsageError if an id has no record.
+        """Delete records by id, or remove them from a selection; raise UsageError if an id belongs to no record.
 
         Deleting a record again changes nothing.
         """
@@ -319,15 +319,16 @@ class Dataset(Sequence[Record]):
         return self.without_positions(np.union1d(self.live.deleted, positions))
 
     def without_positions(self, deleted: I64) -> Dataset:
-        """Delete exactly the records whose numbers in stored order, ascending, are given; restore all others."""
+        """Return a dataset in which exactly ``deleted``, ascending numbers in stored order, are deleted."""
         edits, files = self._edits.with_deleted(deleted)
         return self._edited(files, edits=edits)
 
     def select(self, chosen: npt.ArrayLike | None = None, *, ids: npt.ArrayLike | None = None) -> Dataset:
         """Select records by a mask, bool (len(ds),), by positions or by ids.
 
-        The order does not change. Selecting by ids reads all ids, else nothing is read. Containers without chosen
-        records are never read. Raise UsageError if a mask has another length, or a position or id is wrong or repeated.
+        The order does not change. Selecting by ids reads all ids; otherwise nothing is read. Containers without
+        selected records are never read. Raise UsageError if a mask has another length, or a position or id is wrong or
+        repeated.
         """
         if (chosen is None) == (ids is None):
             raise UsageError("select takes a mask or positions, or ids=; give one of them")
@@ -350,10 +351,11 @@ class Dataset(Sequence[Record]):
         """Split the records at random: ``first, second = ds.split(0.9)``, ``train, val, test = ds.split(0.8, 0.1)``.
 
         Args:
-            fractions: share of the records in each part; if their sum is below 1, the rest is one more part.
+            fractions: share of the records in each part; if their sum is below 1, the remaining records are one more
+                part.
             seed: other seeds give other parts.
-            by: name of a column of :attr:`table`, such as ``"label"``. Without ``by``, a record's part is a function of
-                (seed, id) alone: appending, deleting and shuffling do not change it, and sizes of parts vary as those
+            by: name of a column of :attr:`table`, such as ``"label"``. Without ``by``, a record's part depends only on
+                seed and id: appending, deleting and shuffling do not change it, and the sizes of parts vary like those
                 of n random draws. With ``by``, each part has its fraction of the records of each value within a few
                 records; appending does not change parts, and deletions may move later records of the same value.
 
@@ -366,11 +368,11 @@ class Dataset(Sequence[Record]):
     def concat(self, *others: Dataset) -> Dataset:
         """Read several datasets as one: the records of this dataset, then the records of ``others`` in the given order.
 
-        The first dataset keeps its ids; a multiple of 2**40 is added to the ids of each other dataset, so that all ids
-        differ. A joined dataset takes as many multiples as its ids need. Classes are joined by name, and labels
-        are changed to match; columns are joined by name. Selections and edits remain in effect. The result cannot be
-        saved; `picstore shuffle` writes a copy. Raise UsageError if only some datasets have class names, if attachments
-        or columns of one name differ, or if an id would need more than 63 bits.
+        The first dataset keeps its ids; a multiple of 2**40 is added to the ids of each further dataset, so that all
+        ids differ. If the ids of a dataset need several ranges of 2**40, it takes several multiples. Classes are joined
+        by name, and labels are changed to match; columns are joined by name. Selections and edits remain in effect. The
+        result cannot be saved; `picstore shuffle` writes a copy. Raise UsageError if only some datasets have class
+        names, if attachments or columns of one name differ, or if an id would need more than 63 bits.
         """
         datasets = (self, *others)
         manifests = [each.manifest for each in datasets]
@@ -400,9 +402,9 @@ class Dataset(Sequence[Record]):
 
         Args:
             columns: n strings, numbers, or arrays of one shape, by column name. ``label`` replaces the records' labels.
-            ids: ids of the values' records, int (n,); an existing column keeps its values for other records. By default
-                value i belongs to ``ds[i]``, and a column of the same name is replaced, or in a selection keeps its
-                values for other records.
+            ids: ids of the values' records, int (n,); an existing column keeps its values for other records. By
+                default, value i belongs to ``ds[i]``; a column of the same name is replaced, except that in a selection
+                it keeps its values for other records.
             classes: names of the new labels.
             keep: whether an existing column keeps its values for other records; None for the rule of ``ids``.
         """
@@ -428,11 +430,11 @@ class Dataset(Sequence[Record]):
         return edited
 
     def record_counts(self) -> RecordCounts:
-        """Return the number of records of each label, from the stored counts or else by :meth:`count_records`."""
+        """Return the number of records of each label: the stored counts, else the result of :meth:`count_records`."""
         return self.kept_counts() or self.count_records()
 
     def kept_counts(self) -> RecordCounts | None:
-        """Read the counts of records by label that are stored with the dataset.
+        """Read the numbers of records by label that are stored with the dataset.
 
         Return None for selections, joined datasets and unsaved edits, and if the file is missing, damaged or outdated.
         """
@@ -443,20 +445,20 @@ class Dataset(Sequence[Record]):
         return None
 
     def count_records(self) -> RecordCounts:
-        """Count records by label, except damaged entries; raise Damage or NotADataset if an index is unreadable."""
-        # Containers without live records are not read, because their files may be missing.
+        """Count records by label, without damaged entries; raise Damage or NotADataset if an index is unreadable."""
+        # Containers without live records are skipped, because their files may be missing.
         numbers = np.flatnonzero(self.live.counts).tolist()
         return count_records(numbers, self.containers.index, live=self.live.mask, relabel=self.labels)
 
     def _find_ids_end(self) -> int:
-        """Return a number greater than the ids of all stored records; read all ids if no such number is stored."""
+        """Return a number above the ids of all stored records; if none is stored, read all ids."""
         if self._ids_end is None:
             known = isinstance(self.path, Location) and known_ids_end(self.path, self.manifest, self._origin)
             self._ids_end = known or end_of_ids(self.containers.ids())
         return self._ids_end
 
     def column_files(self) -> tuple[Edits, FileBytes]:
-        """Return edits with the columns for a copy of this dataset or selection, and the columns' files by name."""
+        """Return edits that give a copy of this dataset or selection its columns, and the columns' files by name."""
         return self._edits.all_columns() if self._selected is None else self._edits.columns_of(self.ids)
 
     def save(self) -> Dataset:
@@ -495,7 +497,7 @@ class Dataset(Sequence[Record]):
         return latest
 
     def _counts_to_save(self, root: Location) -> RecordCounts | None:
-        """Return the saved version's counts if labels are unchanged, else count; None if an index is unreadable."""
+        """Return the saved version's counts if labels have not changed, else count; None if an index is unreadable."""
         counts = counts_of_same_labels(root, self.manifest, self._origin)
         if counts is None:
             with contextlib.suppress(NotADataset, Damage):
@@ -503,7 +505,7 @@ class Dataset(Sequence[Record]):
         return counts
 
     def _edited(self, files: Mapping[str, bytes], **fields: Any) -> Dataset:
-        """Copy the dataset with some fields of the manifest replaced; the copy shares all data read so far."""
+        """Return a copy with some manifest fields replaced; the copy shares all data that was read so far."""
         edited = Dataset.__new__(Dataset)
         edited.__dict__.update(self.__dict__)
         manifest = with_uuid(replace(self.manifest, **fields), self.rows)
@@ -511,7 +513,7 @@ class Dataset(Sequence[Record]):
         return edited
 
     def _select(self, chosen: Bools) -> Dataset:
-        """Copy the dataset with only the marked records, bool (len(self),)."""
+        """Return a copy with only the records marked in ``chosen``, bool (len(self),)."""
         selection = Dataset.__new__(Dataset)
         selection.__dict__.update(self.__dict__)
         selection.live = selected = SelectedRecords.of(self.live, chosen)
@@ -519,12 +521,12 @@ class Dataset(Sequence[Record]):
         return selection
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value of each record from its ``record_table.FACTS`` as stored, without edits: (len(self),)."""
+        """Compute a value per record, (len(self),), from its stored ``record_table.FACTS``, ignoring edits."""
         derived = self.containers.derive(compute, dtype)
         return derived if len(derived) == len(self) else derived[self.live.marks()]
 
     def facts(self) -> Table:
-        """Read the records' ``record_table.FACTS`` (len(self),), with labels from the column ``label``."""
+        """Return ``record_table.FACTS`` of the records, (len(self),), with labels from the column ``label``."""
         facts = self.containers.facts()
         if len(facts) != len(self):
             facts = facts[self.live.marks()]
@@ -534,5 +536,5 @@ class Dataset(Sequence[Record]):
         return facts
 
     def with_values(self, record: Record) -> Record:
-        """Add a stored record's values in the columns, and replace its label by its value in the column ``label``."""
+        """Return a stored record with its values in the columns, and the value in the column ``label`` as its label."""
         return self._edits.with_values(record)

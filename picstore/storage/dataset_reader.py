@@ -1,6 +1,6 @@
 """Reading a dataset's containers by number: whole, in part, or only the tables before the payload.
 
-Containers are read as they are stored: edits are not applied, deleted records are included.
+Containers are read as they are stored: edits are not applied, and deleted records are included.
 """
 
 from __future__ import annotations
@@ -32,28 +32,29 @@ from picstore.storage.references import ReferencesRoot, open_references, read_re
 if TYPE_CHECKING:
     from picstore.storage.container_kernel import SoundReader
 
-# Bytes of containers' indexes, of about 10 kB each, to keep in memory; reading an index takes 0.26 ms.
+# Bytes of containers' indexes to keep in memory; an index has about 10 kB, and reading it takes 0.26 ms.
 _CACHED_BYTES = 32 << 20
-_KEPT_EXTRAS = 4 << 20  # largest number of bytes of decompressed extras to keep with a container's index
-# Largest number of records beyond the ends of files; unlimited, index rows of 32 bytes could each claim 2**20 records.
+_KEPT_EXTRAS = 4 << 20  # most bytes of decompressed extras to keep with a container's index
+# Largest number of records beyond the ends of files. Without a limit, index rows of 32 bytes could each claim 2**20
+# records.
 _MAX_MISSING = 1 << 24
 
 
 class Readers(NamedTuple):
-    """Number of threads that read containers, and number of containers that each thread reads at once."""
+    """Number of threads that read containers, and number of containers that each thread reads at a time."""
 
     threads: int
     together: int
 
 
 class ContainerReader:
-    """Reader of containers by number, for use by any thread or forked process, as no file stays open between calls.
+    """Reader of containers by number; any thread or forked process may use it, because no file stays open.
 
     Args:
         root: the folder of the dataset.
         rows: ``layout.INDEX_ROW`` (containers,) in stored order.
         fields: names of the attachments.
-        cache: keeps the containers that were read whole.
+        cache: cache that keeps the containers that were read whole; None for no cache.
         references: the files that containers refer to; None if containers hold their images.
     """
 
@@ -69,7 +70,7 @@ class ContainerReader:
         self.root, self.rows, self.fields = root, read_only(rows), fields
         self.cache = cache
         self._references = references
-        # Set if this dataset is part of a joined dataset, which changes ids and labels.
+        # Set if this dataset is part of a joined dataset, whose ids and labels differ.
         self._shift: RecordShift | None = None
         self._ordinals = ordinals_of(rows)
         self._sound: SoundReader | None = None
@@ -83,7 +84,7 @@ class ContainerReader:
 
     @property
     def readers(self) -> Readers:
-        """Numbers of threads, and of containers that a thread reads at once, with which reading is fastest.
+        """Numbers of threads, and of containers that a thread reads at a time, with which reading is fastest.
 
         From an object store, several threads keep several requests under way. For large images in a folder, one thread
         keeps the disk busy, and further threads only wait for the GIL: one thread reads 1,450 crops/s from images of 12
@@ -96,10 +97,10 @@ class ContainerReader:
         return Readers(threads=1, together=64) if local else Readers(threads=4, together=16)
 
     def use_kernel(self) -> None:
-        """Compile or load the kernel that :meth:`read_in_part` then uses for containers in a folder."""
+        """Compile or load the kernel with which :meth:`read_in_part` then reads containers in a local folder."""
         local = isinstance(self.root, Folder) and self.cache is None and self._references is None
         if local and self._sound is None:
-            # Imported only here, because the module imports numba.
+            # Imported here, because the module imports numba.
             from picstore.storage.container_kernel import SoundReader
 
             self._sound = SoundReader(str(self.root), self.rows, self._ordinals, self.fields)
@@ -116,14 +117,14 @@ class ContainerReader:
         return self.root, stream, self._shift or NO_SHIFT
 
     def container_ref(self, number: int) -> ContainerRef:
-        """Return the position of the ``number``-th container in stored order."""
+        """Return the position of container ``number``in stored order: its file and its place in the file."""
         row = self.rows[number]
         stream, file = int(row["stream"]), int(row["file"])
         name = file_name(stream, file) if self._shift is None else str(self._file(number))
         return ContainerRef(name, int(row["offset"]), stream, file, int(self._ordinals[number]))
 
     def held_bytes(self, number: int) -> int:
-        """Return the bytes of memory that a container takes after reading; for an index, images included."""
+        """Return the bytes of memory that a container takes once it is read; for an index, its images included."""
         return int(self.rows["size"][number]) + int(self.rows["referenced"][number])
 
     def read(self, number: int, *, allocate: Allocate = fresh) -> Container:
@@ -168,8 +169,9 @@ class ContainerReader:
         and kept there. Reading several containers at once takes less time than reading one by one.
 
         Args:
-            numbers: indices of containers in stored order, each once.
-            rows_of: returns the rows needed of each live image, see :data:`picstore.storage.partial_reader.RowsOf`.
+            numbers: numbers of containers in stored order, each once.
+            rows_of: returns the tile rows needed of each live image, see
+                :data:`picstore.storage.partial_reader.RowsOf`.
             mask: marks the live records of a container.
             attachments: whether attachments are needed too.
             allocate: allocates the memory of a container.
@@ -184,7 +186,7 @@ class ContainerReader:
         return [done.get(number) or self._read_whole(number, allocate) for number in numbers]
 
     def _read_sound(self, reader: SoundReader, numbers: Sequence[int], allocate: Allocate) -> dict[int, Container]:
-        """Read whole containers with the kernel, by number; damaged and missing containers are not in the result."""
+        """Read whole containers with the kernel; return them by number, without damaged and missing containers."""
         found = {
             number: container
             for number, container in zip(numbers, reader.read(numbers, allocate), strict=True)
@@ -205,7 +207,7 @@ class ContainerReader:
         attachments: bool,
         allocate: Allocate,
     ) -> dict[int, Container]:
-        """Read the needed tile rows of containers, by number; containers to be read whole are not in the result."""
+        """Read the needed tile rows of containers; return them by number, without containers to be read whole."""
         paths = {number: self._file(number) for number in numbers}
         places = {number: (path, self.container_ref(number)) for number, path in paths.items()}
         tables = self._tables.read(places, self._unpack_tables)
@@ -217,22 +219,22 @@ class ContainerReader:
             with contextlib.suppress(Damage, NotADataset):
                 reads[number].run(paths[number])
                 continue
-            del reads[number]  # the caller reads the container whole
+            del reads[number]  # The caller will read the container whole.
         return {number: read.container for number, read in reads.items()}
 
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
-        """Read only the ``wanted`` records, bool (records,), of a container, and only the needed rows of large images.
+        """Read only the ``wanted`` records, bool (records,), of a container, and only needed rows of large images.
 
         For all other records, bytes may be missing and ``good`` is meaningless. Tables are kept as by :meth:`index`. If
-        reading the whole container is faster, it is read whole, from the cache if there is one.
+        it is faster, the whole container is read, from the cache if there is one.
         """
         if self._references is not None:
             return self._read_references(number, self._references, wanted=wanted)
         tables = self.index(number)
-        if tables.read is None:  # damaged tables: the whole container was read
+        if tables.read is None:  # The tables are damaged, so the whole container was read.
             return tables
         if attachments:
-            _ = tables.extras  # decompress the extras for later records too
+            _ = tables.extras  # Decompress the extras for later records too.
         container = tables.without_payload()
         tables.release_extras(above=_KEPT_EXTRAS)
         rows_of = rows_of if self._has_large_images(number) else whole_images
@@ -243,7 +245,7 @@ class ContainerReader:
         return container
 
     def index(self, number: int) -> Container:
-        """Return a container without its payload; the latest results are kept. Errors: see :meth:`read`."""
+        """Return a container without its payload; the latest results are kept in memory. Errors: see :meth:`read`."""
         container = self._indexes.get(number)
         if container is None:
             try:
@@ -251,13 +253,13 @@ class ContainerReader:
             except Damage:
                 container = self.read(number)
             self._indexes[number] = container
-            held = len(container.buffer) + min(container.extras_size, _KEPT_EXTRAS)  # indexes are of similar size
+            held = len(container.buffer) + min(container.extras_size, _KEPT_EXTRAS)  # indexes have similar sizes
             while len(self._indexes) > max(1, _CACHED_BYTES // held):
                 self._indexes.popitem(last=False)
         return container
 
     def record(self, number: int, k: int) -> Record:
-        """Read record ``k`` of a container alone; raise Corrupt if it is damaged. Other errors: see :meth:`read`."""
+        """Read only record ``k`` of a container; raise Corrupt if it is damaged. Other errors: see :meth:`read`."""
         container = self.index(number)
         try:
             return container.record(k)
@@ -287,7 +289,7 @@ class ContainerReader:
         return read_only(self._facts)
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value of each stored record from its FACTS, (records,); keep the FACTS only if there is a cache."""
+        """Compute a value per stored record, (records,), from its FACTS; keep the FACTS only if there is a cache."""
         if self._facts is None and self.cache is None:
             return self._collect(compute, np.dtype(dtype))
         return compute(self.facts())
@@ -298,11 +300,11 @@ class ContainerReader:
         return None if cached is None else np.frombuffer(cached, FACTS)
 
     def positions(self, ids: I64) -> I64:
-        """Return the numbers in stored order of the records ``ids``; raise UsageError if an id has no record."""
+        """Return the positions in stored order of the records ``ids``; raise UsageError if an id has no record."""
         return find_positions(self.ids(), ids, where=str(self.root))
 
     def check_extent(self) -> None:
-        """Compare the index with the sizes of the files, so that a hostile index cannot make readers run out of memory.
+        """Compare the index with the files' sizes, so that a hostile index cannot make readers run out of memory.
 
         Raise Truncated if more than 2**24 records lie beyond the ends of their files.
         """
@@ -332,7 +334,7 @@ class ContainerReader:
         return collect_facts(self.rows["records"], self.index, take, dtype)
 
     def _read_cached(self, cache: Cache, number: int, allocate: Allocate) -> Container | None:
-        """Read a container from the cache; return None if it is missing or damaged. A damaged entry is removed."""
+        """Read a container from the cache; return None if it is missing, or if it is damaged and therefore removed."""
         ref = self.container_ref(number)
         buffer = cache.read(ref, int(self.rows[number]["size"]), allocate=allocate)
         if buffer is None:
@@ -345,7 +347,7 @@ class ContainerReader:
         return None
 
     def _read_whole(self, number: int, allocate: Allocate) -> Container | Damage:
-        """Read a container whole, or return a copy of the error, without its traceback, which would hold memory."""
+        """Read a whole container, or return a copy of the error, without its traceback, which would keep memory."""
         try:
             return self.read(number, allocate=allocate)
         except Damage as error:
@@ -396,5 +398,5 @@ class ContainerReader:
 
 
 def _read_nothing(begin: int, size: int) -> memoryview:
-    """Stand in for ``Container.read`` while only tables are in memory; must not be called."""
+    """Stand in for ``Container.read`` while a container has only its tables in memory; must not be called."""
     raise AssertionError((begin, size))

@@ -27,12 +27,12 @@ _MAX_RANGES = (1 << 63) // _ID_RANGE
 
 @dataclass(frozen=True, slots=True)
 class RecordShift:
-    """Change from a dataset's stored ids and labels to its ids and labels in a joined dataset.
+    """Change from a dataset's stored ids and labels to those in a joined dataset.
 
     Attributes:
         first_id: number added to ids.
         labels: new labels, by stored label 0, 1, …; empty if labels stay.
-        ids_end: upper bound, exclusive, of the stored ids, so that ids of datasets differ; None for no bound.
+        ids_end: exclusive upper bound of the stored ids, so that ids of datasets differ; None for no bound.
     """
 
     first_id: int = 0
@@ -43,19 +43,19 @@ class RecordShift:
         return bool(self.first_id or self.labels)
 
     def after(self, earlier: RecordShift) -> RecordShift:
-        """Return one shift that applies the ``earlier`` shift and then this shift."""
+        """Return one shift that has the effect of the ``earlier`` shift followed by this shift."""
         labels = earlier.labels or tuple(range(len(self.labels)))
         mapped = self.map_labels(np.array(labels, np.int64)).tolist()
         return RecordShift(earlier.first_id + self.first_id, tuple(mapped), earlier.ids_end)
 
     def apply(self, container: Container) -> None:
-        """Change ids and labels in the index of a container that was just unpacked, except in damaged entries.
+        """Change ids and labels in the index of a newly unpacked container, except in damaged entries.
 
         Raise UsageError if an id is not below ``ids_end``, because another dataset's record may have the shifted id.
         """
         index = container.index
         sound = np.ones(len(index), np.bool_)
-        if container.damage:  # an entry's checksum shows whether the entry or only its image is damaged
+        if container.damage:  # The entry's checksum shows whether the entry itself is damaged, or only its image.
             sound = index["entry_crc"] == entry_crcs(index)
         beyond = index["id"][sound] >= self.ids_end if self.ids_end is not None else sound[:0]
         if beyond.any():
@@ -71,7 +71,7 @@ class RecordShift:
         container.index = container.held = index
 
     def map_labels(self, labels: I64) -> I64:
-        """Map stored labels to labels in the joined dataset; a label without a class, such as −1, stays."""
+        """Map stored labels to labels in the joined dataset; labels without a class, such as −1, stay."""
         if not self.labels:
             return labels
         named = (labels >= 0) & (labels < len(self.labels))
@@ -82,10 +82,11 @@ NO_SHIFT = RecordShift()
 
 
 def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequence[str]) -> list[RecordShift]:
-    """Return each dataset's shift from its ids and labels to those in the joined dataset.
+    """Return the shift of each dataset from its ids and labels to those in the joined dataset.
 
-    ``ids_ends`` holds a number above each dataset's ids, ``names`` the datasets' names in messages. Raise UsageError if
-    only some datasets have class names, two classes have the same name, attachments differ, or ids exceed 63 bits.
+    ``ids_ends`` holds a number above the ids of each dataset, ``names`` holds the datasets' names for messages. Raise
+    UsageError if only some datasets have class names, two classes have the same name, attachments differ, or ids exceed
+    63 bits.
     """
     for manifest, name in zip(manifests, names, strict=True):
         if manifest.attachments != manifests[0].attachments:
@@ -116,7 +117,7 @@ def join_classes(manifests: Sequence[Manifest]) -> tuple[str, ...]:
 
 
 def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordShift]) -> tuple[Edits, FileBytes]:
-    """Join the columns of datasets by name; raise UsageError if columns of one name differ in kind or shape.
+    """Join the columns of datasets by name; raise UsageError if columns with the same name differ in kind or shape.
 
     Values of ids outside of a dataset's range are left out, because the shifted ids would belong to another dataset.
     """
@@ -141,7 +142,7 @@ def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordSh
 
 
 def _own_values(column: Column, shift: RecordShift) -> tuple[I64, Values]:
-    """Return the ids and values of a dataset's column; if ``shift.ids_end`` is set, only ids from 0 to below it."""
+    """Return the ids and values of a dataset's column; if ``shift.ids_end`` is set, only of ids below it."""
     ids = column.ids
     if shift.ids_end is not None:
         ids = ids[(ids >= 0) & (ids < shift.ids_end)]
@@ -151,7 +152,7 @@ def _own_values(column: Column, shift: RecordShift) -> tuple[I64, Values]:
 def join_manifests(
     manifests: Sequence[Manifest], rows: Table, deleted: Array, columns: tuple[Edits, FileBytes]
 ) -> tuple[Manifest, FileBytes]:
-    """Return the manifest of several datasets that are read as one, and the .npy files of its edits.
+    """Return the manifest of a joined dataset, and the .npy files of its edits by name.
 
     ``rows`` are the index rows of all datasets, joined; ``deleted`` are the positions of deleted records in this order.
     """

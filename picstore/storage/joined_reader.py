@@ -1,4 +1,4 @@
-"""Reader of the containers of several datasets, one dataset after the other, as if they were one dataset."""
+"""Reader of the containers of several datasets, one dataset after the other, as if they were a single dataset."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class JoinedFolders(Root):
-    """Folders of several datasets that are read as one; files in these folders are named by full path or URL."""
+    """Folders of several datasets that are read as one; files in them are named by full path or URL."""
 
     folders: tuple[Root, ...]
 
@@ -36,7 +36,7 @@ class JoinedFolders(Root):
 
     @property
     def name(self) -> str:
-        """Names of the folders, joined by " + "."""
+        """Names of the folders, joined by plus signs."""
         return " + ".join(folder.name for folder in self.folders)
 
     def absolute(self) -> JoinedFolders:
@@ -45,7 +45,7 @@ class JoinedFolders(Root):
 
 
 class JoinedReader(ContainerReader):
-    """Reader of the containers of several datasets, given for each dataset its reader and the shift of its records.
+    """Reader of the containers of several datasets, given the reader of each dataset and the shift of its records.
 
     Containers and streams are numbered consecutively, from the first dataset to the last.
     """
@@ -65,7 +65,7 @@ class JoinedReader(ContainerReader):
 
     @property
     def readers(self) -> Readers:
-        """Numbers of threads and containers of the dataset that needs the most threads."""
+        """Numbers of threads and containers for that dataset which needs the most threads."""
         return max(part.readers for part in self.parts)
 
     def use_kernel(self) -> None:
@@ -80,7 +80,7 @@ class JoinedReader(ContainerReader):
         return self.parts[number].stream_source(stream - self._first_streams[number])
 
     def container_ref(self, number: int) -> ContainerRef:
-        """Return the position of the ``number``-th of all datasets' containers; its file name is a full path or URL."""
+        """Return the position of the ``number``-th container of all datasets; its file name is a full path or URL."""
         part, local = self._find(number)
         return part.container_ref(local)
 

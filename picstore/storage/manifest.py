@@ -1,4 +1,4 @@
-"""The manifest ``picstore.json``: fields, JSON text, uuid, and reading (docs/format.md, "Manifest").
+"""Manifest ``picstore.json``: its fields, JSON text and uuid, and reading it (docs/format.md, "Manifest").
 
 ``manifest_writer`` writes and replaces the manifest and its copy.
 """
@@ -29,13 +29,13 @@ from picstore.storage.format.layout import (
 from picstore.storage.location.resolve import COPY, EDITS, INDEX, MANIFEST, UNFINISHED, Location, Where, locate
 from picstore.storage.manifest_fields import UUID, MalformedJson, check_edited, check_plain, check_referring
 
-_RESUMABLE = ("convert", "index")  # verbs with --resume
+_RESUMABLE = ("convert", "index")  # verbs that have the option --resume
 _CHECKS = {FORMAT_VERSION: check_plain, EDITED_VERSION: check_edited, REFERENCES_VERSION: check_referring}
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """File of a dataset as the manifest lists it; ``crc32c`` is the CRC of the file's footer."""
+    """File of a dataset as the manifest lists it; ``crc32c`` is the CRC-32C of the file's footer."""
 
     stream: int
     file: int
@@ -46,7 +46,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Folder of an index's images, as path or URL, and the number of images that are not upright JPEGs."""
+    """Folder of an index's images, as a path or URL, and the number of these images that are not upright JPEGs."""
 
     root: str
     foreign: int
@@ -74,7 +74,7 @@ class Manifest:
 
     @property
     def format_version(self) -> int:
-        """The lowest format version that has all fields that are set."""
+        """Lowest format version that has all fields that are set."""
         if self.references is not None:
             return REFERENCES_VERSION
         return FORMAT_VERSION if self.edits is None else EDITED_VERSION
@@ -86,13 +86,13 @@ class Manifest:
 
 
 def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
-    """Set a manifest's uuid, a hash of the manifest's fields and the index's rows; empty edits become None.
+    """Return a manifest with its uuid, a hash of its fields and of the index's rows; empty edits become None.
 
     Raise UsageError if a field has a type or range that a manifest cannot hold.
     """
     edits = None if manifest.edits == Edits() else manifest.edits
     bare = replace(manifest, uuid="", edits=edits)
-    # Converted to JSON and back, because a manifest that is read has lists for tuples, and strings for all keys.
+    # Convert to JSON and back, because a manifest that was read has lists in place of tuples, and only strings as keys.
     body = json.loads(json.dumps(_body(bare)))
     try:
         return _parse_fields({**body, "uuid": _content_uuid(body, rows)}, bare.format_version)
@@ -101,18 +101,18 @@ def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
 
 
 def _content_uuid(body: dict[str, Any], rows: Table) -> str:
-    """Compute the uuid from the index's rows and a manifest's fields with an empty ``uuid``."""
-    # The rows are not copied: 5 × 10**9 images have 760 MB of rows.
+    """Compute the uuid from the index's rows and from a manifest's fields, in which ``uuid`` is empty."""
+    # The rows are not copied, because 5 × 10**9 images have 760 MB of rows.
     digest = hashlib.sha256(rows.view(np.uint8).data)
     digest.update(_canonical(body))
     bits = bytearray(digest.digest()[:16])
-    bits[6] = bits[6] & 0x0F | 0x80  # version 8, a custom rule (RFC 9562, section 5.8)
+    bits[6] = bits[6] & 0x0F | 0x80  # version 8: a custom rule (RFC 9562, section 5.8)
     bits[8] = bits[8] & 0x3F | 0x80
     return str(uuid.UUID(bytes=bytes(bits)))
 
 
 def uuid_of_containers(manifest: Manifest, rows: Table) -> str:
-    """Return the uuid of the manifest without deletions and columns, which do not change the containers in a cache."""
+    """Return the uuid that the manifest has without deletions and columns, which change no containers in a cache."""
     if manifest.edits is None:
         return manifest.uuid
     return with_uuid(replace(manifest, edits=Edits(index=manifest.edits.index)), rows).uuid
@@ -123,7 +123,7 @@ def _canonical(value: Any) -> bytes:
 
 
 def _body(manifest: Manifest) -> dict[str, Any]:
-    """Return the fields as JSON values, without the fields of format versions later than the manifest's own."""
+    """Return the fields as JSON values, without fields that the manifest's own format version lacks."""
     body = asdict(replace(manifest, files=()))
     body["files"] = [{name: getattr(entry, name) for name in FileEntry.__slots__} for entry in manifest.files]
     if manifest.references is None:
@@ -134,7 +134,7 @@ def _body(manifest: Manifest) -> dict[str, Any]:
 
 
 def manifest_file(manifest: Manifest) -> bytes:
-    """Serialize a manifest as JSON, one line per field and per file, for people and line-by-line comparison."""
+    """Serialize a manifest as JSON, with one line per field and per file, so that people can compare manifests."""
     document = {"format": "picstore", "format_version": manifest.format_version, **_body(manifest)}
     document["crc32c"] = crc32c(_canonical(document))
     lines = []
@@ -147,7 +147,7 @@ def manifest_file(manifest: Manifest) -> bytes:
 
 
 def read_manifest(root: Where, version: str | None = None) -> Manifest:
-    """Read and check the manifest of the latest version, or of the version with the uuid ``version``.
+    """Read and check the latest manifest of a dataset, or that of the version whose uuid is ``version``.
 
     Raises:
         Unfinished: a conversion or shuffle into this folder has not ended.
@@ -175,7 +175,7 @@ def read_manifest(root: Where, version: str | None = None) -> Manifest:
 
 
 def read_manifest_file(path: Location) -> Manifest:
-    """Read a manifest from ``picstore.json``, the copy, or the file of an earlier version.
+    """Read a manifest from ``picstore.json``, its copy, or the file of an earlier version.
 
     Raise NotADataset if the file is missing or too large; other errors: see :func:`parse_manifest`.
     """
@@ -187,7 +187,7 @@ def read_manifest_file(path: Location) -> Manifest:
 
 
 def parse_manifest(raw: bytes, path: Location) -> Manifest:
-    """Parse and check the text of a manifest, read from the file ``path``.
+    """Parse and check the text of a manifest, which was read from ``path``.
 
     Raise NotADataset if another program wrote the JSON, UnsupportedVersion if a later picstore wrote the manifest,
     Truncated if the JSON is not whole, and Corrupt if the CRC or a field is wrong.
@@ -199,7 +199,7 @@ def parse_manifest(raw: bytes, path: Location) -> Manifest:
     if not isinstance(document, dict) or document.get("format") != "picstore":
         raise NotADataset(f"{path} is not a picstore manifest; {path.parent} belongs to another program")
     version = document.get("format_version")
-    if type(version) is not int:  # JSON's true is no version, although True == 1
+    if type(version) is not int:  # JSON's true is not a version, although True == 1.
         raise Corrupt("the manifest has no format_version", file=str(path))
     check_version(version, str(path), known=tuple(_CHECKS), read_by=document.get("read_by"))
     stored = document.pop("crc32c", None)
@@ -213,7 +213,7 @@ def parse_manifest(raw: bytes, path: Location) -> Manifest:
 
 
 def holds_crc(raw: bytes) -> bool:
-    """Return whether a text is a JSON object with the CRC of its other fields, as manifests of all versions are."""
+    """Return whether bytes are a JSON object with the CRC of its other fields, as manifests of all versions are."""
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError):
@@ -222,7 +222,7 @@ def holds_crc(raw: bytes) -> bool:
 
 
 def _parse_fields(document: dict[str, Any], version: int) -> Manifest:
-    """Check the JSON fields of a manifest and return the Manifest; raise MalformedJson if a field is wrong."""
+    """Check the JSON fields of a manifest and build the Manifest; raise MalformedJson if a field is wrong."""
     _CHECKS[version](document)
     fields = dict(document)
     fields["files"] = tuple(FileEntry(**entry) for entry in fields["files"])
@@ -242,13 +242,13 @@ def _remedy(path: Location) -> str:
 
 
 def _absence(root: Location) -> NotADataset:
-    """Return the error for a missing manifest, which says why the manifest is missing and what to do."""
+    """Return the error for a missing manifest, which states why the manifest is missing and what to do."""
     if not root.is_folder():
         if root.is_file():
             return NotADataset(f"{root} is a file; a picstore dataset is a directory")
         return NotADataset(f"{root} does not exist")
     verb = _unfinished_verb(root)
-    # `append` never removes the manifest of the dataset, so an unfinished append is not why the manifest is missing.
+    # `append` never removes a manifest, so an unfinished append is not the reason why it is missing.
     if verb not in (None, "append"):
         remedy = "run the same command with --resume" if verb in _RESUMABLE else "remove it and run it again"
         return Unfinished(f"{root} is an unfinished {verb}; {remedy}")
@@ -258,20 +258,20 @@ def _absence(root: Location) -> NotADataset:
 
 
 def _unfinished_verb(root: Location) -> str | None:
-    """Return the verb whose run in this folder is unfinished; None if no run is unfinished."""
+    """Return the verb of the unfinished run in a dataset's folder; None if no run is unfinished."""
     if not (root / UNFINISHED).is_folder():
         return None
     try:
         return str(json.loads((root / UNFINISHED / "job.json").read_all(MAX_MANIFEST))["verb"])
     except (PicstoreError, ValueError, RecursionError, KeyError, TypeError):
-        return "convert"  # killed while writing the job
+        return "convert"  # The process was killed while it wrote the job file.
 
 
 def read_index(root: Where, manifest: Manifest) -> Table:
-    """Read a manifest's index and check both: ``layout.INDEX_ROW`` (containers,) in stored order.
+    """Read the index of a manifest, ``layout.INDEX_ROW`` (containers,) in stored order, and check both.
 
-    Only this function compares the uuid with the content, so code that uses the uuid as a name of the content, such as
-    a cache, must call this function first.
+    Only this function compares the uuid with the content, so it must be called before the uuid is used as a name of the
+    content, as by a cache.
 
     Raises:
         Damage: the index is missing, damaged or of another dataset or version, or contradicts the uuid (Corrupt).

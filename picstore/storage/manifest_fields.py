@@ -1,7 +1,7 @@
 """Types and bounds of the manifest's fields, in one table (docs/format.md, "Manifest"; docs/manifest.schema.json).
 
 A JSON file may hold any type anywhere. A check raises MalformedJson, which names the wrong value, or returns None.
-Checks recurse as deep as the table does; free values are walked without recursion.
+Checks recurse only as deep as the table; values without a check of their own are walked without recursion.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, TypeAlias
 from picstore.storage.format.layout import MAX_ATTACHMENTS, MAX_FILE
 from picstore.storage.location.resolve import EDITS, INDEX
 
-# Largest nesting depth of values without a check of their own, because copying, printing and comparing them recurses.
+# Largest nesting depth of values without a check of their own, because copying, printing and comparing recurse.
 MAX_DEPTH = 32
 
 Check: TypeAlias = Callable[[Any], None]
 
 
 class MalformedJson(ValueError):
-    """A value has a wrong type, range or set of members; ``path`` holds the keys to the value, outermost last."""
+    """Error for a JSON value of a wrong type, range or set of members; ``path`` holds its keys, the innermost first."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -33,7 +33,7 @@ class MalformedJson(ValueError):
 
 
 def abbreviate(value: Any) -> str:
-    """Describe a JSON value of any size and depth in at most 60 characters."""
+    """Describe a JSON value, of any size and depth, in at most 60 characters."""
     if isinstance(value, (dict, list)):
         return f"an object of {len(value)} members" if isinstance(value, dict) else f"a list of {len(value)} items"
     shown = repr(value[:60] if isinstance(value, str) else value)
@@ -52,7 +52,7 @@ def integer(least: int | None = None, most: int | None = None) -> Check:
 
 
 def text(pattern: str | None = None, expected: str = "text") -> Check:
-    """Return a check that a value is a string, which ``pattern`` matches as a whole if a pattern is given."""
+    """Return a check that a value is a string, all of which ``pattern`` matches if a pattern is given."""
     matches = re.compile("(?s).*" if pattern is None else pattern).fullmatch
 
     def check(value: Any) -> None:
@@ -73,7 +73,7 @@ def optional(inner: Check) -> Check:
 
 
 def list_of(inner: Check, most: int | None = None) -> Check:
-    """Return a check that a value is a list whose items all pass a check."""
+    """Return a check that a value is a list of at most ``most`` items, which all pass the check ``inner``."""
 
     def check(value: Any) -> None:
         if not isinstance(value, list) or (most is not None and len(value) > most):
@@ -84,7 +84,7 @@ def list_of(inner: Check, most: int | None = None) -> Check:
 
 
 def closed_object(members: Mapping[str, Check]) -> Check:
-    """Return a check that a value is an object with exactly the given members, each of which passes its check."""
+    """Return a check that a value is an object with exactly the given members, each of which passes its own check."""
 
     def check(value: Any) -> None:
         if not isinstance(value, dict):
@@ -113,7 +113,7 @@ def open_object(required: Mapping[str, Check], possible: Mapping[str, Check] | N
 
 
 def _check_each(values: Any, checks: Iterable[tuple[Any, Check]], form: str) -> None:
-    """Check the members or items of a value by key; in the path of an error, keys are formatted by ``form``."""
+    """Check members or items of ``values`` by their keys; an error's path gets the key, formatted by ``form``."""
     key = None
     try:
         for key, inner in checks:

@@ -1,8 +1,9 @@
-"""Writing of the manifest: publish a new dataset, replace the manifest after an edit, or restore it from its copy.
+"""Writing of the manifest: publishing a new dataset, replacing the manifest by an edit, restoring it from its copy.
 
 Files, index and edits are complete before the manifest names them (docs/format.md, "Copy of the manifest"). The copy is
-written first, then ``picstore.json``, which alone makes a version valid. An interruption between the writes leaves a
-newer copy, never an older copy, which would bring deleted records back. A lock excludes other edits meanwhile.
+written first, then ``picstore.json``, which alone makes a version valid. An interruption between the two writes leaves
+a copy that is newer, never one that is older and would bring deleted records back. A lock excludes other edits
+meanwhile.
 """
 
 from __future__ import annotations
@@ -54,17 +55,17 @@ from picstore.storage.manifest import (
 )
 from picstore.storage.record_counts import RecordCounts, write_counts
 
-_LOCK_WAIT = 60.0  # seconds; far longer than the few writes during which an edit holds the lock
-DAMAGED = f"{MANIFEST}.damaged"  # name to which `repair` moves a damaged manifest before the copy replaces it
+_LOCK_WAIT = 60.0  # seconds to wait for the lock; far longer than the few writes during which an edit holds it
+DAMAGED = f"{MANIFEST}.damaged"  # name to which `repair` moves a damaged manifest
 
 
 def publish_dataset(
     root: Where, summaries: Sequence[FileSummary], *, counts: RecordCounts | None = None, **fields: Any
 ) -> Manifest:
-    """Write index and counts of some complete files, then the manifest, whose existence makes the files a dataset.
+    """Write index and counts of complete files, then the manifest, which makes the files a dataset.
 
-    ``counts`` are None if unknown. ``fields`` are the fields of :class:`Manifest` that the files do not determine:
-    ``streams``, ``container_size``, ``classes`` …. Raise Conflict if the folder now holds another dataset.
+    ``counts`` is None if the counts are unknown. ``fields`` are the fields of :class:`Manifest` that the files do not
+    determine: ``streams``, ``container_size``, ``classes`` …. Raise Conflict if the folder now holds another dataset.
     """
     root = locate_writable(root)
     rows = index_rows(summaries)
@@ -78,10 +79,11 @@ def publish_dataset(
 def append_rows(
     manifest: Manifest, old: Table, summaries: Sequence[FileSummary], **fields: Any
 ) -> tuple[Manifest, bytes]:
-    """Return the manifest of a dataset with files appended, and the bytes of the new index.
+    """Return the manifest of a dataset to which files were appended, and the bytes of the new index.
 
-    ``manifest`` is the present manifest, ``old`` the rows of its index; ``fields`` are further fields to change. Raise
-    UsageError if an appended file has the number of a present file; appended files must have higher numbers.
+    ``manifest`` is the present manifest, ``old`` the rows of its index; ``fields`` are further fields of the manifest
+    to change. Raise UsageError if an appended file has the number of a present file; appended files must have higher
+    numbers.
     """
     numbers = {summary.file for summary in summaries} & {entry.file for entry in manifest.files}
     if numbers:
@@ -97,16 +99,16 @@ def append_rows(
 
 
 def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Replace the manifest of a dataset, and keep the replaced manifest under its uuid as an earlier version.
+    """Replace the manifest of a dataset by ``manifest``; keep the replaced one under its uuid as an earlier version.
 
-    ``counts`` count the new version's records, None if unknown. Raise Conflict if the dataset's uuid is no longer
+    ``counts`` are the new version's record counts, None if unknown. Raise Conflict if the dataset's uuid is no longer
     ``origin``; other errors: see :func:`edit_lock`.
     """
     with edit_lock(root):
         try:
             raw = (root / MANIFEST).read_all(MAX_MANIFEST)
         except NotADataset:
-            read_manifest(root)  # raises an error that says why the manifest is missing
+            read_manifest(root)  # Raises an error that states why the manifest is missing.
             raise
         old = parse_manifest(raw, root / MANIFEST)
         if old.uuid == manifest.uuid:
@@ -119,7 +121,7 @@ def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts
 
 
 def keep_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Write the counts of a finished dataset, which are missing or wrong so far; do nothing if ``counts`` are None.
+    """Write the record counts of a finished dataset, which were missing or wrong; do nothing if ``counts`` is None.
 
     Raise UsageError if another process holds the lock of edits, or ``edits/`` is a symbolic link.
     """
@@ -128,7 +130,7 @@ def keep_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts
 
 
 def _write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Write a version's counts unless they are None or leave out damaged records, whose labels are unknown."""
+    """Write a version's counts, unless they are None or leave out damaged records, whose labels are unknown."""
     if counts is not None and counts.records == manifest.images_left:
         write_counts(root, manifest, counts)
 
@@ -139,7 +141,7 @@ def _file_entries(summaries: Sequence[FileSummary]) -> tuple[FileEntry, ...]:
 
 
 def _counted(rows: Table, files: tuple[FileEntry, ...], **fields: Any) -> Manifest:
-    """Return the manifest of index rows and files; numbers of images, bytes and containers, and uuid are computed."""
+    """Build the manifest of index rows and files; compute uuid and the numbers of images, bytes and containers."""
     counted = Manifest(
         uuid="",
         images=sum(entry.records for entry in files),
@@ -153,7 +155,7 @@ def _counted(rows: Table, files: tuple[FileEntry, ...], **fields: Any) -> Manife
 
 
 def write_new_manifest(root: WritableLocation, manifest: Manifest) -> None:
-    """Write a new dataset's copy, then manifest, after all its files; raise Conflict if another manifest exists."""
+    """Write a new dataset's copy, then its manifest, after all its files; raise Conflict if another manifest exists."""
     raw = manifest_file(manifest)
     if not (root / MANIFEST).is_file():
         (root / COPY).write(raw)
@@ -164,7 +166,7 @@ def write_new_manifest(root: WritableLocation, manifest: Manifest) -> None:
 
 
 def replace_manifest(root: WritableLocation, old: bytes, manifest: Manifest) -> None:
-    """Replace copy, then manifest, after writing all files; raise Conflict if the manifest's bytes are not ``old``."""
+    """Replace copy, then manifest, after all files were written; raise Conflict unless the manifest is ``old``."""
     raw = manifest_file(manifest)
     (root / COPY).write(raw)
     if not (root / MANIFEST).replace(raw, expected=old):
@@ -178,14 +180,14 @@ def changed_meanwhile(root: Location) -> Conflict:
 
 
 def copy_manifest(root: WritableLocation) -> None:
-    """Overwrite the copy by the manifest, after the write of a manifest failed because another process wrote first."""
+    """Overwrite the copy by the manifest, again if another process replaces the manifest meanwhile."""
     raw = None
     while raw != (raw := (root / MANIFEST).read_all(MAX_MANIFEST)):
         (root / COPY).write(raw)
 
 
 def remove_manifest(root: WritableLocation, manifest: Manifest) -> None:
-    """Make a dataset unfinished: remove the copy, then the manifest, so that no copy outlives the manifest.
+    """Make a dataset unfinished: remove the manifest's copy, then the manifest, so that no copy outlives it.
 
     Raise Conflict if the dataset now has another manifest.
     """
@@ -199,7 +201,7 @@ def remove_manifest(root: WritableLocation, manifest: Manifest) -> None:
 
 @contextlib.contextmanager
 def edit_lock(root: WritableLocation) -> Iterator[None]:
-    """Hold the lock of a dataset in a folder during an edit; in a store, conditional writes are used instead of a lock.
+    """Hold a local dataset's lock during an edit; in an object store, hold none, because edits are conditional writes.
 
     The lock is on the empty file ``edits/lock``. Incomplete files of killed edits are removed. Raise UsageError if
     another process holds the lock after a minute, locks are not supported, or ``edits/`` is a symbolic link.
@@ -211,7 +213,7 @@ def edit_lock(root: WritableLocation) -> Iterator[None]:
 
 
 def check_copy(root: Location, manifest: Manifest) -> None:
-    """Raise NotADataset if the manifest's copy is missing, and Damage if the copy is damaged or differs."""
+    """Raise NotADataset if the manifest's copy is missing, Damage if it is damaged or differs from the manifest."""
     path = root / COPY
     try:
         copy = read_manifest_file(path)
@@ -227,14 +229,14 @@ def check_copy(root: Location, manifest: Manifest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """File that :func:`restore_manifest` has written: the manifest, from its copy, or the copy, from the manifest."""
+    """File that :func:`restore_manifest` wrote, if any: the manifest, from its copy, or the reverse."""
 
     manifest: bool = False
     copy: bool = False
 
 
 def restore_manifest(root: WritableLocation) -> Restored:
-    """Replace a damaged or missing manifest by its copy; else replace a missing, damaged or differing copy.
+    """Replace a damaged or missing manifest by its copy, or a missing, damaged or differing copy by the manifest.
 
     A damaged manifest is kept as ``picstore.json.damaged``.
 
@@ -274,7 +276,7 @@ def _restore(root: WritableLocation) -> Restored:
 
 
 def _restore_from_copy(root: WritableLocation, problem: PicstoreError) -> None:
-    """Replace the manifest by its copy; raise the manifest's ``problem`` if the copy cannot be used."""
+    """Replace the manifest by its copy; raise ``problem``, the manifest's error, if the copy cannot be used."""
     damaged = None
     with contextlib.suppress(NotADataset, Damage):
         damaged = (root / MANIFEST).read_all(MAX_MANIFEST)

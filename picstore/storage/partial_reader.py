@@ -1,9 +1,9 @@
 """Reading a container in part: the tables before its payload, and the header and needed tile rows of each image.
 
 A crop of 256 × 256 pixels needs a tenth of the bytes of a photograph of 12 megapixels. Rows of tiles have checksums
-(docs/format.md, "Row checksums"), so partial reads are checked as whole containers are. The tables of large images
-take about a thousandth of a container. Kept for the next epochs, tables save a fifth of the time in which one thread
-reads crops from memory, and one request to a store per container.
+(docs/format.md, "Row checksums"), so partial reads are checked as whole containers are. The tables of large images take
+about a thousandth of a container. Keeping tables for the next epochs saves a fifth of the time in which one thread
+reads crops from memory, and saves a request to a store per container.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from picstore.storage.format.segment_table import FoundRows, find_rows, wrong_ro
 from picstore.storage.location.abstract_location import Piece, Range, first_of_runs
 from picstore.storage.location.resolve import Allocate, Location, fresh
 
-# Function that takes the index entries of n images, ``layout.ENTRY``, and returns the tile rows needed of each image,
-# int64 (n, 2): the first row and the last row + 1, or two equal numbers if no row is needed.
+# Function that returns the tile rows needed of each of n images, int64 (n, 2), given their index entries,
+# ``layout.ENTRY``: the first row and the last row + 1, or two equal numbers if no row is needed.
 RowsOf: TypeAlias = Callable[[Table], I64]
 
 # Containers with fewer bytes per record than this are always read whole.
 MIN_MEAN = 1 << 19
-# Read a container in parts only if the parts are at most this share of its bytes; otherwise one long read is faster.
+# Largest share of a container's bytes that is read in parts; above this share, one long read is faster.
 _MAX_SHARE = 0.5
-# Parts that are at most this many bytes apart are read at once, which costs less than another request or seek.
+# Parts that are at most this many bytes apart are read together, which costs less than another request or seek.
 _NEAR = 1 << 16
-# Size of the first read of a container's tables, which is guessed: at least _FIRST_READ bytes, and otherwise at most
-# _MAX_TABLES_SHARE of the container. For photographs, tables are about 1 % of the container.
+# Size of the first read of a container's tables, whose size is guessed: at least _FIRST_READ bytes, otherwise at most
+# _MAX_TABLES_SHARE of the container. Tables of photographs take about 1 % of the container.
 _FIRST_READ = 4096
 _MAX_TABLES_SHARE = 1 / 64
-# Bytes of tables to keep in memory, of about 4,000 containers; row ends computed from the tables take half as much
-# again. Tables are never evicted, because an epoch reads all tables once, so that newer tables would evict each other.
+# Bytes of tables to keep in memory, for about 4,000 containers; row ends computed from the tables take half as much
+# again. Tables are never evicted, because an epoch reads all tables once, so newer tables would evict each other.
 _KEPT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Part of a container with a CRC: an image, an image's header and some tile rows, or an attachment.
+    """Part of a container that has a CRC: an image, an image's header with some tile rows, or an attachment.
 
     Attributes:
         number: record number in the container.
-        begin: offset of the image or attachment in the container.
+        begin: offset in the container of the image or attachment.
         at, length: offset and length of the part in the buffer, in bytes.
-        header, header_at: size of the image's header, and the offset to which it is read before it is moved to ``at``.
-        rows: the tile rows that the part holds.
+        header, header_at: bytes of the image's header, and its offset in the buffer before it is moved to ``at``.
+        rows: tile rows that the part holds.
         attachment: number of the attachment; None for an image.
     """
 
@@ -72,7 +72,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class PartialRead:
-    """Plan of a partial read of a container with sound tables: ``pieces`` of its file, which fill ``buffer``."""
+    """Plan to read a container with sound tables in part: ``pieces`` of its file, which fill ``buffer``."""
 
     container: Container
     pieces: list[Piece]
@@ -80,19 +80,19 @@ class PartialRead:
     buffer: memoryview
 
     def run(self, path: Location) -> None:
-        """Read the pieces from a file and check the parts; raise Damage or NotADataset if the file cannot be read."""
+        """Read the pieces from a file, and check the parts; raise Damage or NotADataset if the file is unreadable."""
         path.read_pieces(self.pieces, file=self.container.ref.name)
         self._finish()
 
     def run_cached(self, path: Location) -> bool:
-        """Run the plan and return True if the system has all pieces in memory; see :meth:`Location.read_cached`."""
+        """Run the plan and return True if all pieces are in the page cache; see :meth:`Location.read_cached`."""
         done = path.read_cached(self.pieces)
         if done:
             self._finish()
         return done
 
     def _finish(self) -> None:
-        """Give the container its buffer, move headers next to their rows, and mark records that fail a checksum."""
+        """Give the container its buffer, move headers next to their rows, and mark records with wrong checksums."""
         buffer, container = self.buffer, self.container
         container.buffer = buffer
         container.read_size += len(buffer)
@@ -106,14 +106,14 @@ class PartialRead:
 
 
 def whole_images(entries: Table) -> I64:
-    """Return more rows than any image has, so that each image is read whole; a :data:`RowsOf`."""
+    """Return more tile rows than any image has, so that images are read whole; a :data:`RowsOf`."""
     return np.tile(np.array([0, 1 << 16]), (len(entries), 1))
 
 
 def plan_reads(
     containers: Sequence[Container], wanted: Sequence[Bools], rows_of: RowsOf, *, attachments: bool, allocate: Allocate
 ) -> list[PartialRead | None]:
-    """Plan partial reads of some containers, and set each container's ``held`` to the future content of its buffer.
+    """Plan partial reads of containers; set ``held`` of each to what its buffer will hold.
 
     All containers are planned at once, because a NumPy call takes as long for 2 images as for 32. Images without row
     checksums are read whole; images of which no row is needed are not read.
@@ -161,7 +161,7 @@ def plan_reads(
 
 
 def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: RowsOf) -> tuple[I64, I64, Table, I64]:
-    """Return four arrays with a row per image to read: index of its container, record number, entry and tile rows.
+    """Return arrays with a row per image to read: index of its container, record number, entry, and tile rows.
 
     ``rows_of`` is called once for all images, because it takes 200 µs to draw boxes for 2 images and 250 µs for 32.
     """
@@ -185,7 +185,7 @@ def _list_parts(images: I64, attached: I64) -> dict[int, list[_Part]]:
 
 
 def _attached(containers: Sequence[Container], owner: I64, number: I64) -> I64:
-    """List the attachments of records, int64 (n, 6): index of container, record, attachment; offset, length, CRC."""
+    """Return the attachments of records, int64 (n, 6): index of container, record, attachment; offset, length, CRC."""
     found = [
         (k, record, field, *cell.tolist()[:3])
         for k, record in zip(owner.tolist(), number.tolist(), strict=True)
@@ -196,10 +196,10 @@ def _attached(containers: Sequence[Container], owner: I64, number: I64) -> I64:
 
 
 def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]], I64]:
-    """Merge parts that are near each other in a container into byte ranges to read; leave out parts of 0 bytes.
+    """Merge parts that lie near each other in a container into byte ranges to read; leave out empty parts.
 
     Return the ranges in each container, ascending, by the container's index; and each part's offset in its container's
-    buffer, int64 (n,). ``owner`` holds the index of each part's container. Parts do not overlap.
+    buffer, int64 (n,). ``owner`` holds the index of each part's container; parts must not overlap.
     """
     ranges: dict[int, list[Range]] = defaultdict(list)
     at = np.zeros(len(owner), np.int64)
@@ -207,12 +207,13 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
     order = order[length[order] > 0]
     if len(order):
         mine, low, high = owner[order], begin[order], (begin + length)[order]
-        apart = mine * (2 * MAX_CONTAINER)  # keeps parts of two containers apart
+        apart = mine * (2 * MAX_CONTAINER)  # keeps parts of different containers apart
         starts = first_of_runs(apart + low, apart + high, _NEAR)
         which = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(order)))
         low_ends, high_ends = low[starts], np.maximum.reduceat(high, starts)
         before = np.cumsum(high_ends - low_ends) - (high_ends - low_ends)
-        before -= before[np.searchsorted(mine[starts], mine[starts])]  # offset of each range in its container's buffer
+        # Now the offset of each range in its container's buffer.
+        before -= before[np.searchsorted(mine[starts], mine[starts])]
         at[order] = before[which] + low - low_ends[which]
         for k, first, last in zip(mine[starts].tolist(), low_ends.tolist(), high_ends.tolist(), strict=True):
             ranges[k].append((first, last))
@@ -235,7 +236,7 @@ def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Tab
 
 
 def _hold(container: Container, numbers: I64, held: Table, tops: I64, parts: Sequence[_Part]) -> None:
-    """Set the container's ``held``, ``tops`` and ``attached`` to what the buffer will hold: other records length 0."""
+    """Set ``held``, ``tops`` and ``attached`` of a container to what its buffer will hold; all else gets length 0."""
     container.held, container.attached = container.index.copy(), container.attached.copy()
     container.held["length"] = container.held["segment_count"] = container.attached["length"] = 0
     container.held[numbers], container.tops[numbers] = held, tops
@@ -246,7 +247,7 @@ def _hold(container: Container, numbers: I64, held: Table, tops: I64, parts: Seq
 
 
 def _mark_lost(container: Container, part: _Part, stream: U8) -> None:
-    """Mark a record as lost because ``part`` fails its CRC; the message names the header or first row that fails."""
+    """Mark a record as lost because ``part`` has a wrong CRC; name the damaged header or first damaged row."""
     what, offset = f"record {container.index['id'][part.number]}", part.begin
     stored = container.stored_rows(part.number) if part.header else None
     if stored is not None:
@@ -260,11 +261,11 @@ def _mark_lost(container: Container, part: _Part, stream: U8) -> None:
 
 
 class TableReader:
-    """Thread-safe reader of containers' tables (all before the payload); ``rows`` are all ``layout.INDEX_ROW``."""
+    """Thread-safe reader of containers' tables, which precede the payload; ``rows`` is the dataset's index."""
 
     def __init__(self, rows: Table) -> None:
         self._rows = rows
-        self._share = 0.0  # largest share of a container that tables took so far
+        self._share = 0.0  # largest share of a container that its tables took so far
         self._kept: dict[int, Container] = {}
         self._kept_bytes = 0
 
@@ -273,7 +274,7 @@ class TableReader:
         places: Mapping[int, tuple[Location, ContainerRef]],
         unpack: Callable[[int, memoryview, ParsedHeader], Container],
     ) -> dict[int, Container]:
-        """Read the tables of containers, by number; leave out damaged containers, which the caller must read whole.
+        """Read the tables of containers; return them by number, without damaged containers, to be read whole.
 
         ``places`` maps each container's number to its file and position. ``unpack`` builds a container from its number,
         tables and header. A container's ``read_size`` is 0 if its tables were in memory already.
@@ -297,7 +298,7 @@ class TableReader:
         return found
 
     def _begin(self, number: int, path: Location) -> tuple[memoryview, bool]:
-        """Allocate memory of the size that tables probably have; return it, and whether the page cache filled it."""
+        """Allocate memory of the tables' probable size; return it, and whether the page cache has filled it."""
         size = int(self._rows["size"][number])
         buffer = fresh(min(size, max(_FIRST_READ, int(size * (self._share or _MAX_TABLES_SHARE)))))
         return buffer, path.read_cached([(int(self._rows["offset"][number]), buffer)])
@@ -305,13 +306,13 @@ class TableReader:
     def _finish(
         self, path: Location, ref: ContainerRef, buffer: memoryview, *, size: int, filled: bool
     ) -> tuple[memoryview, ParsedHeader]:
-        """Read the bytes of a container's tables that ``buffer`` lacks; return the tables' bytes and the header."""
+        """Read the bytes of a container's tables that ``buffer`` lacks; return the tables' bytes, and the header."""
         guess = len(buffer)
         if not filled:
             path.read_pieces([(ref.offset, buffer)], file=ref.name)
         header = read_header(buffer, ref=ref)
         end = header[0].payload_at
-        # Copied, so that no more than the tables is kept: the first guesses are ten times as large.
+        # Copy the tables, to keep no more memory than they need: the first guesses are ten times as large.
         tables = fresh(end)
         tables[:guess] = buffer[:end]
         if end > guess:
@@ -322,7 +323,8 @@ class TableReader:
     def _keep(self, number: int, tables: Container) -> None:
         """Keep the tables of a container in memory, unless _KEPT_BYTES are reached.
 
-        Without a lock, which might stay locked after a fork; if two threads race, the sum of bytes is slightly too low.
+        There is no lock, because it might stay locked after a fork; if two threads race, the sum of bytes is slightly
+        too low.
         """
         if self._kept_bytes + len(tables.buffer) <= _KEPT_BYTES:
             self._kept[number] = tables.without_payload()  # the copy shares ``tile_rows``

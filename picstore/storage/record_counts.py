@@ -1,6 +1,6 @@
-"""Record counts, ``picstore.counts``: the number of records of each label (docs/format.md, "Record counts").
+"""Record counts, ``picstore.counts``: the number of records with each label (docs/format.md, "Record counts").
 
-The records determine the counts, which are kept so that readers need not read the indexes of all containers.
+Counts could be computed from the records; they are stored so that readers need not read the indexes of all containers.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import COUNTS, EDITS, Location, Root, WritableLocation, map_concurrently, read_at
 from picstore.storage.manifest import Manifest, read_manifest
 
-NO_UUID = str(uuid.UUID(int=0))  # uuid in the counts of a part of a dataset, which has no uuid yet
-_MERGED = 1 << 16  # number of labels to collect from parts before their counts are added
+NO_UUID = str(uuid.UUID(int=0))  # uuid in the counts of a dataset's part, which has no uuid yet
+_MERGED = 1 << 16  # number of labels to collect before their counts are added up
 
-Relabel: TypeAlias = Callable[[I64, I64], I64]  # ids and stored labels → labels
+Relabel: TypeAlias = Callable[[I64, I64], I64]  # function of ids and stored labels that returns labels
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordCounts:
-    """Number of live records of each label, and an upper bound of the ids of all stored records.
+    """Number of live records with each label, and an upper bound of the ids of all stored records.
 
     Attributes:
-        labels: int64 (n,), ascending.
-        counts: int64 (n,), each at least 1.
-        ids_end: number greater than any id.
+        labels: labels that occur, int64 (n,), ascending.
+        counts: number of records with each label, int64 (n,), at least 1.
+        ids_end: number above all ids.
     """
 
     labels: I64
@@ -52,7 +52,7 @@ class RecordCounts:
 
     @classmethod
     def join(cls, parts: Iterable[RecordCounts]) -> RecordCounts:
-        """Add the counts of parts of a dataset, label by label; memory grows with the number of distinct labels."""
+        """Add the counts of parts of a dataset, label by label, in memory that grows with the number of labels."""
         total, waiting, size = cls.of({}), [], 0
         for part in parts:
             waiting.append(part)
@@ -66,13 +66,13 @@ class RecordCounts:
         return int(self.counts.sum())
 
     def same(self, other: RecordCounts) -> bool:
-        """Return whether both have the same labels and the same count of each label."""
+        """Return whether two counts have the same labels, with the same number of records each."""
         return np.array_equal(self.labels, other.labels) and np.array_equal(self.counts, other.counts)
 
 
 def _merge(parts: list[RecordCounts]) -> RecordCounts:
     labels = np.concatenate([part.labels for part in parts])
-    order = np.argsort(labels, kind="stable")  # stable sort, which merges ascending runs fast
+    order = np.argsort(labels, kind="stable")  # stable, because a stable sort merges ascending runs fast
     labels = labels[order]
     firsts = np.flatnonzero(np.append(True, labels[1:] != labels[:-1])[: len(labels)])
     counts = np.concatenate([part.counts for part in parts])[order]
@@ -87,7 +87,7 @@ def count_records(
     live: Callable[[int], Bools],
     relabel: Relabel | None = None,
 ) -> RecordCounts:
-    """Count the records of containers ``numbers`` by label; leave out records with damaged entries.
+    """Count the records of the containers ``numbers`` by label; leave out damaged index entries.
 
     ``index`` reads a container without its payload, ``live`` marks its live records, ``relabel`` returns edited labels.
     """
@@ -104,12 +104,12 @@ def count_records(
 
 
 def counts_name(manifest: Manifest) -> str:
-    """Return the name of the file with the counts of a dataset's version; each version has its own file."""
+    """Return the name of the file with the counts of a dataset's version, which has a file of its own."""
     return COUNTS if manifest.edits is None else f"{EDITS}/{manifest.uuid}.counts"
 
 
 def counts_file(counts: RecordCounts, version: str = NO_UUID) -> bytes:
-    """Serialize counts for a version's uuid: ``layout.CountsHeader``, then a row per label."""
+    """Serialize the counts of the version with uuid ``version``: ``layout.CountsHeader``, then a row per label."""
     rows = np.zeros(len(counts.labels), dtype=layout.COUNT_ROW)
     rows["label"], rows["records"] = counts.labels, counts.counts
     raw = rows.tobytes()
@@ -126,7 +126,7 @@ def counts_file(counts: RecordCounts, version: str = NO_UUID) -> bytes:
 
 
 def write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts) -> None:
-    """Write the counts of a version of a dataset, before the manifest is written."""
+    """Write the counts of a version of a dataset; must come before its manifest is written."""
     (root / counts_name(manifest)).write(counts_file(counts, manifest.uuid))
 
 
@@ -140,7 +140,7 @@ def read_counts(root: Root, manifest: Manifest) -> RecordCounts:
 
 
 def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) -> RecordCounts:
-    """Read the counts of a dataset with ``records`` records; errors: see :func:`read_counts`."""
+    """Read a file with the counts of a dataset that has ``records`` records; errors: see :func:`read_counts`."""
     file = str(path)
     header = layout.CountsHeader.unpack(
         read_at(path, 0, min(layout.SEALED, path.size()), file=file), file=file, offset=0
@@ -152,7 +152,7 @@ def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) ->
         raise NotADataset(f"{file} has the counts of another version of the dataset")
     if header.records != records:
         raise Corrupt(f"the counts are of {header.records} records; the dataset has {records}", file)
-    if header.rows > records:  # impossible, because each label has at least one record
+    if header.rows > records:  # Impossible, because each label has at least one record.
         raise TooLarge(f"the counts have {header.rows} rows for {records} records", file)
     raw = read_at(path, layout.SEALED, header.rows * layout.COUNT_ROW.itemsize, file=file)
     if crc32c(raw) != header.rows_crc:
@@ -165,7 +165,7 @@ def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) ->
 
 
 def counts_of_same_labels(root: Location, manifest: Manifest, origin: str) -> RecordCounts | None:
-    """Return the counts of version ``origin``; None if unreadable, or if the manifest has other labels or records."""
+    """Return the counts of version ``origin``; None if unreadable, or if ``manifest`` has other labels or records."""
     with contextlib.suppress(NotADataset, Damage, UnsupportedVersion, UsageError):
         earlier = read_manifest(root, origin)
         if _labels_origin(earlier) == _labels_origin(manifest):
@@ -181,10 +181,10 @@ def _labels_origin(manifest: Manifest) -> tuple[Any, ...]:
 
 
 def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None:
-    """Return a number above all ids of a version edited from ``origin``, without reading the ids; None if unknown.
+    """Return a number above all ids of a version edited from ``origin``, known without reading ids; None if unknown.
 
-    For a converted dataset, it is the number of inputs, because a conversion numbers inputs from 0 on. For a copy of
-    several datasets, it is ``ids_end`` in the counts.
+    For a converted dataset, this is the number of inputs, which a conversion numbers from 0 on. For a copy of joined
+    datasets, this is ``ids_end`` in the counts.
     """
     provenance = manifest.provenance
     if provenance.get("verb") != "concat" and "inputs" in provenance:
@@ -196,5 +196,5 @@ def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None
 
 
 def end_of_ids(ids: I64) -> int:
-    """Return a number above all ``ids``, int64, in which ids from 2**63 on are negative; skip -1, a damaged entry."""
+    """Return a number above all ``ids``, int64 (ids from 2**63 on are negative), ignoring -1, for a damaged entry."""
     return 1 + int(ids[ids != -1].view(np.uint64).max(initial=0))

@@ -1,4 +1,4 @@
-"""Pictures of records, for figures and notebooks."""
+"""Pictures of records for figures and notebooks."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ from picstore.storage.record_table import RecordTable
 if TYPE_CHECKING:
     from picstore.display.figures import Figure
 
-_SIDE = 240  # pixels; least longer side to which a larger image is decoded
+_SIDE = 240  # pixels of the longer side to which, at least, a larger image is decoded
 _MAX_PIXELS = 1 << 28
-_NAMED = 8  # number of classes to name in a notebook's facts of a dataset
-# Formats to decode when images of an index are drawn. Other formats may take any time: EPS would start Ghostscript.
+_NAMED = 8  # number of classes that a notebook's facts of a dataset list
+# Formats to decode when images of an index are drawn. Others are not decoded, because some take long, and EPS would
+# start Ghostscript.
 _FORMATS: dict[str, Callable[[io.BytesIO, str], ImageFile.ImageFile]] = {
     "JPEG": JpegImagePlugin.JpegImageFile,
     "PNG": PngImagePlugin.PngImageFile,
@@ -49,7 +50,7 @@ _FORMATS: dict[str, Callable[[io.BytesIO, str], ImageFile.ImageFile]] = {
 
 
 def make_tile(record: Record, classes: Sequence[str]) -> Tile:
-    """Return a tile of a record's image at a reduced scale, with class, id and objects; grey if decoding fails."""
+    """Return a tile with a record's image at a reduced scale, class, id and objects; grey if decoding fails."""
     caption = f"{class_name(classes, record.label)} · {record.id}"
     try:
         pixels = _decode(record)
@@ -70,12 +71,12 @@ def make_tile(record: Record, classes: Sequence[str]) -> Tile:
 
 
 def blank_tile(title: str) -> Tile:
-    """Return a grey tile for a record whose image cannot be shown."""
+    """Return a grey tile with a title, for a record whose image cannot be shown."""
     return Tile(np.full((60, 80, 3), 210, np.uint8), title)
 
 
 def read_tile(read: Any, position: int, classes: Sequence[str]) -> Tile:
-    """Return the tile of the record that ``read(position)`` returns; grey if the record is damaged."""
+    """Return the tile of the record ``read(position)``; a grey tile if the record is damaged."""
     try:
         return make_tile(read(position), classes)
     except Damage as error:
@@ -83,7 +84,7 @@ def read_tile(read: Any, position: int, classes: Sequence[str]) -> Tile:
 
 
 def class_name(classes: Sequence[str], label: int) -> str:
-    """Return the name of a label, or the label itself if there is no name."""
+    """Return the class name of a label, or the label as a string if it has no name."""
     return classes[label] if 0 <= label < len(classes) else str(label)
 
 
@@ -96,7 +97,7 @@ def _decode(record: Record) -> U8:
 
 
 def _decode_foreign(data: bytes) -> U8:
-    """Decode an index's image that is not an upright JPEG, in one of ``_FORMATS``, at a reduced scale."""
+    """Decode an index's image that is not an upright JPEG, of one of ``_FORMATS``, at a reduced scale."""
     try:
         with _open_image(data) as opened:
             if opened.width * opened.height > _MAX_PIXELS:
@@ -110,7 +111,7 @@ def _decode_foreign(data: bytes) -> U8:
 
 
 def _open_image(data: bytes) -> ImageFile.ImageFile:
-    """Read the header of an image without ``Image.open``, whose limit on pixels is a setting of the whole process."""
+    """Read the header of an image without ``Image.open``, whose limit on pixels is global to the process."""
     for opened in _FORMATS.values():
         with contextlib.suppress(SyntaxError):
             return opened(io.BytesIO(data), "")
@@ -118,13 +119,13 @@ def _open_image(data: bytes) -> ImageFile.ImageFile:
 
 
 def _objects_of(extra: Any) -> Objects:
-    with contextlib.suppress(ImageError):  # malformed fields, which a loader reports
+    with contextlib.suppress(ImageError):  # The fields are malformed, which a loader will report.
         return read_objects(extra)
     return Objects()
 
 
 def draw_summary(table: RecordTable, classes: Sequence[str], name: str) -> Figure:
-    """Draw the number of records by class, width, height and bytes, without records with damaged index entries."""
+    """Draw the number of records by class, width, height and bytes, without damaged index entries."""
     known = np.asarray(table["id"]) != -1
     histograms = summarize({column: np.asarray(table[column])[known] for column in SUMMARIZED}, classes)
     damaged = f", {(~known).sum():,} of them damaged" if not known.all() else ""
@@ -132,7 +133,7 @@ def draw_summary(table: RecordTable, classes: Sequence[str], name: str) -> Figur
 
 
 def describe_manifest(manifest: Manifest, images: int) -> dict[str, object]:
-    """Return facts to show in a notebook, by name, of a dataset or selection of ``images`` images."""
+    """Return facts about a dataset or selection of ``images`` images, by name, for a notebook."""
     facts: dict[str, object] = {"images": f"{images:,}", "bytes": f"{manifest.bytes / 1e6:,.1f} MB"}
     if images != manifest.images:
         facts["images"] = f"{images:,} of {manifest.images:,} stored"

@@ -1,4 +1,4 @@
-"""RecordTable: columns of a dataset's records without their images; and facts: the records' fields in the indexes."""
+"""RecordTable, columns of a dataset's records without their images; and facts, the records' fields in the indexes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from picstore.storage.format.container import Container
 from picstore.storage.format.layout import ENCODE_PATH_SHIFT, ENCODE_PATHS, SAMPLINGS
 from picstore.storage.location.resolve import map_concurrently
 
-FACTS = np.dtype(  # 26 bytes
+FACTS = np.dtype(  # 26 bytes per record
     [
         ("id", "<i8"),
         ("label", "<i8"),
@@ -27,17 +27,17 @@ FACTS = np.dtype(  # 26 bytes
         ("height", "<u2"),
         ("bytes", "<u4"),
         ("sampling", "u1"),
-        ("encode_path", "u1"),  # all flags of the index entry, of which bits 2 and 3 are the encode path
+        ("encode_path", "u1"),  # all flags of the index entry; bits 2 and 3 are the encode path
     ]
 )
-# Names of index-entry fields, by the field of FACTS with another name.
+# Names of fields in an index entry, by field of FACTS, where the names differ.
 _SOURCES = {"bytes": "length", "encode_path": "flags"}
 
 
 def collect_facts(
     records: Array, index: Callable[[int], Container], take: Callable[[Table], Array], dtype: np.dtype[Any]
 ) -> Array:
-    """Compute ``take`` of each container's FACTS, (n,), and join the results, a value per record of the dataset.
+    """Compute ``take`` of each container's FACTS, (n,), and join the results to a value per record of the dataset.
 
     ``records`` holds the number of records of each container; ``index`` reads a container without its payload. For a
     damaged index entry or a missing file, the id is -1 and other facts are 0.
@@ -53,7 +53,7 @@ def collect_facts(
 def _facts_in(index: Callable[[int], Container], records: Array, number: int) -> Table:
     facts: Table = np.zeros(int(records[number]), FACTS)
     facts["id"] = -1
-    with contextlib.suppress(Damage, NotADataset):  # NotADataset for a missing file
+    with contextlib.suppress(Damage, NotADataset):  # A missing file raises NotADataset.
         container = index(number)
         for name in FACTS.names or ():
             facts[name][container.good] = container.index[_SOURCES.get(name, name)][container.good]
@@ -61,7 +61,7 @@ def _facts_in(index: Callable[[int], Container], records: Array, number: int) ->
 
 
 def read_paths(index: Callable[[int], Container], live: LiveRecords) -> Iterator[str | None]:
-    """Yield the ``path`` in the extra of each live record in stored order; None if the extra has no path.
+    """Yield the member ``path`` of each live record's extra, in stored order; None if the extra has no path.
 
     Raise Corrupt if extras are damaged; other errors: see ``index``.
     """
@@ -79,7 +79,7 @@ def path_of(container: Container, k: int) -> str | None:
 
 
 def find_positions(stored: I64, ids: I64, *, where: str) -> I64:
-    """Return the numbers in stored order of the records ``ids``, given the ids of all ``stored`` records.
+    """Return the positions in stored order of the records ``ids``, given the ids of all ``stored`` records.
 
     Raise UsageError, which names the dataset ``where``, if an id has no record.
     """
@@ -109,7 +109,7 @@ class RecordTable:
 
     def __init__(self, count: int, facts: Callable[[], Table], columns: Mapping[str, Callable[[], Column]]) -> None:
         self._count = count
-        # Function that reads the records' FACTS, (count,), in which the column ``label`` replaces stored labels.
+        # Function that reads the records' FACTS, (count,), with labels from the column ``label``.
         self._read_facts = facts
         self._columns = {name: column for name, column in columns.items() if name != LABEL}
         self.names = (*(FACTS.names or ()), *(name for name in self._columns if name not in (FACTS.names or ())))
@@ -118,7 +118,7 @@ class RecordTable:
         return self._count
 
     def __getitem__(self, name: str) -> Values:
-        """Return a copy of a column: array (len(table), …) or list of strings; missing values are NaN, -1 or None."""
+        """Return a copy of a column: an array (len(table), …) or list of strings; missing values are NaN, -1 or None."""
         if name in self._columns:
             return self._columns[name]().take(self._facts["id"])
         if name == "sampling":
@@ -133,7 +133,7 @@ class RecordTable:
         return fact
 
     def to_numpy(self) -> Table:
-        """Return all columns as a structured array (len(table),); values of text columns are objects."""
+        """Return all columns as a structured array, (len(table),), in which strings are objects."""
         columns = {name: self[name] for name in self.names}
         arrays = {name: np.array(each, object) if isinstance(each, list) else each for name, each in columns.items()}
         table: Table = np.empty(len(self), [(name, each.dtype, each.shape[1:]) for name, each in arrays.items()])
@@ -142,9 +142,9 @@ class RecordTable:
         return table
 
     def to_arrow(self, names: Iterable[str] | None = None) -> Any:
-        """Return some columns, by default all, as a ``pyarrow.Table``; missing values are null.
+        """Return the named columns, by default all, as a ``pyarrow.Table``; missing values are null.
 
-        Raise MissingDependency without pyarrow, and UsageError if a column is unknown.
+        Raise MissingDependency if pyarrow is not installed, UsageError if a column is unknown.
         """
         try:
             import pyarrow as pa
@@ -167,18 +167,19 @@ class RecordTable:
         return pa.table({name: to_arrow(name) for name in (self.names if names is None else names)})
 
     def condition(self, text: str) -> Condition:
-        """Parse and check a condition in DuckDB's SQL, an expression over the columns; errors: see :meth:`where`."""
+        """Parse and check a condition in DuckDB's SQL over the columns of this table; errors: see :meth:`where`."""
         return Condition(text, self.names)
 
     def where(self, condition: str | Condition) -> Bools:
-        """Mark the records for which a condition in DuckDB's SQL holds: bool (len(table),).
+        """Return marks of the records for which a condition in DuckDB's SQL holds: bool (len(table),).
 
         A condition is an expression over a record's columns, with the functions in docs/sampling.md. Raise UsageError
-        if it cannot be evaluated or uses columns that differ only in case, MissingDependency without DuckDB or pyarrow.
+        if it cannot be evaluated or uses columns that differ only in case, MissingDependency if DuckDB or pyarrow is
+        not installed.
         """
         if isinstance(condition, str):
             condition = self.condition(condition)
-        # Only the condition's columns are read, because embeddings may be larger than all other columns.
+        # Read only the condition's columns, because embeddings may be larger than all other columns.
         return condition.mark(self.to_arrow(condition.columns or ["id"]))
 
     @cached_property

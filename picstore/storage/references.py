@@ -1,7 +1,7 @@
-"""References of an index: the folder of the files, permission to read in this folder, and reading the files' bytes.
+"""References of an index: folder of the referenced files, permission to read in it, and reading the files' bytes.
 
 An index from elsewhere could name any folder of this machine, or a store to which obstore signs in. So an index reaches
-files only in its own folder, unless the user gives the root or has made the index; `picstore index` notes that in the
+files only in its own folder, unless the user gives the root or has made the index, which `picstore index` notes in the
 user's state folder (docs/index-in-place.md). Reading turns a container of references into a container of the images, in
 memory. Every image is checked by its CRC-32C from indexing, so a changed source file is damage that names the file.
 """
@@ -39,10 +39,10 @@ from picstore.storage.location.resolve import (
 )
 from picstore.storage.manifest import Manifest, read_manifest
 
-# Path, in the user's state folder, of the file that lists the indexes made by this user.
+# Path in the user's state folder of the file that lists the indexes made by this user.
 _NOTES = Path("picstore") / "indexes"
-# Byte ranges of a file that are at most this many bytes apart are read by one request. Although a request costs a store
-# as much as a megabyte, the limit is lower, because bytes between the ranges are read in vain.
+# Byte ranges of a file that are at most this many bytes apart are read with one request. A request to a store takes as
+# long as a megabyte, but the limit is lower, because bytes between the ranges are read in vain.
 _NEAR = 1 << 18
 
 logger = logging.getLogger("picstore")
@@ -50,7 +50,7 @@ logger = logging.getLogger("picstore")
 
 @dataclass(frozen=True, slots=True)
 class ReferencesRoot:
-    """Folder of the image files of an index; if ``confined``, no symbolic link may lead out of the folder."""
+    """Folder of the image files of an index; if ``confined`` is true, no symbolic link may lead out of it."""
 
     folder: Location
     confined: bool = False
@@ -63,16 +63,16 @@ class ReferencesRoot:
         return file
 
     def leads_out(self, path: str) -> bool:
-        """Return whether the root is confined and the path of a file leads out of it through a symbolic link."""
+        """Return whether the root is confined, and a file's path leads out of it through a symbolic link."""
         return self.confined and isinstance(self.folder, Folder) and not _lies_in(path, str(self.folder))
 
 
 def find_references_root(
     where: Location, manifest: Manifest, root: Where | ReferencesRoot | None = None
 ) -> ReferencesRoot | None:
-    """Return the root of an index; None for a dataset that holds its images.
+    """Return the root of an index; None for a dataset that holds its images itself.
 
-    ``root`` is the folder that the user gave; by default the folder that the index names.
+    ``root`` is the folder that the user gave; None for the folder that the index names.
 
     Raises:
         NotADataset: the root does not exist.
@@ -114,25 +114,25 @@ def _find(where: Location, manifest: Manifest, stated: str) -> ReferencesRoot:
 
 
 def _lies_in(path: str, folder: str) -> bool:
-    """Return whether a local path lies in a local folder, once all symbolic links in both are resolved."""
+    """Return whether a local path lies in a local folder, after symbolic links in both are resolved."""
     inner, outer = os.path.realpath(path), os.path.realpath(folder)
     return f"{inner}/".startswith(outer.rstrip("/") + "/")
 
 
 def indexed_folder(where: Where) -> tuple[Location, ...]:
-    """Return the folder of a local index's images if the index names an absolute path or URL; else an empty tuple."""
+    """Return, in a tuple, the image folder of a local index that names an absolute path or URL; else return ()."""
     location = locate(where)
     if not isinstance(location, Folder) or not (location / MANIFEST).is_file():
         return ()
     try:
         references = read_manifest(location).references
         return () if references is None or is_relative(references.root) else (locate(references.root),)
-    except PicstoreError:  # opening the index will raise the error
+    except PicstoreError:  # Opening the index will raise the error.
         return ()
 
 
 def note_index(manifest: Manifest) -> None:
-    """Add an index to the list of the indexes that this user made; log a warning if the list cannot be written."""
+    """Add an index to the list of indexes that this user made; log a warning if the list cannot be written."""
     if manifest.references is None or (key := _key(manifest)) in _noted():
         return
     try:
@@ -141,7 +141,7 @@ def note_index(manifest: Manifest) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(f"{key} {json.dumps(manifest.references.root)}\n".encode())
-    except (OSError, RuntimeError) as error:  # RuntimeError without a home
+    except (OSError, RuntimeError) as error:  # RuntimeError is raised if the user has no home.
         logger.warning("that you made this index cannot be noted: %s; give --root to read it", error)
 
 
@@ -158,7 +158,7 @@ def _notes() -> Path:
 
 
 def _key(manifest: Manifest) -> str:
-    """Compute a digest that identifies an index, from its root and list of files, which edits do not change."""
+    """Return a digest that identifies an index: of its root and list of files, which edits do not change."""
     root = None if manifest.references is None else manifest.references.root
     text = json.dumps([root, *map(astuple, manifest.files)])
     return hashlib.sha256(text.encode()).hexdigest()
@@ -166,7 +166,7 @@ def _key(manifest: Manifest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Blob:
-    """Image or attachment of record ``number``; ``begin`` is its offset in the payload that is read for a container."""
+    """Image or attachment of record ``number``; ``begin`` is its offset in the payload read for the container."""
 
     number: int
     begin: int
@@ -174,20 +174,20 @@ class _Blob:
 
     @property
     def end(self) -> int:
-        """Offset in that payload of the last byte + 1."""
+        """Offset in that payload of the byte after the last."""
         return self.begin + self.reference.length
 
 
 def read_references(
     stored: Container, root: ReferencesRoot, *, limit: int, wanted: Bools | None = None, allocate: Allocate = fresh
 ) -> Container:
-    """Read the images and attachments that a container refers to, from files below ``root``.
+    """Read the images and attachments to which a container refers, from files below ``root``.
 
     Records whose bytes have changed or cannot be read are listed as damage, with file and offset.
 
     Args:
         stored: the whole container of the index.
-        limit: maximum total bytes of all images and attachments.
+        limit: largest total number of bytes of all images and attachments.
         wanted: bool (n,), the records to read; all by default. Other records get an empty image.
         allocate: allocates the memory of the images.
 
@@ -211,7 +211,7 @@ def read_references(
 
 
 def open_references(stored: Container, root: ReferencesRoot, *, limit: int) -> Container:
-    """Return an index's container with its images in place of references; an image is read and checked when used.
+    """Return an index's container with images in place of references; each image is read and checked on access.
 
     Arguments and errors: see :func:`read_references`.
     """
@@ -230,7 +230,7 @@ def open_references(stored: Container, root: ReferencesRoot, *, limit: int) -> C
 def _resolve(
     stored: Container, root: ReferencesRoot, limit: int, wanted: Bools | None = None
 ) -> tuple[Container, list[_Blob]]:
-    """Parse a container's references; return it with offsets in a payload of all they refer to, and the blobs there."""
+    """Parse a container's references; return it with offsets in a payload of the bytes they refer to, and the blobs."""
     found = replace(stored, good=stored.good.copy(), damage=list(stored.damage), causes=dict(stored.causes))
     starts = np.column_stack((stored.index["offset"], stored.attached["offset"])).astype(np.int64)
     lengths = np.column_stack((stored.index["length"], stored.attached["length"])).astype(np.int64)
@@ -261,7 +261,7 @@ def _resolve(
 
 
 def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tuple[str, int]]:
-    """Return a function that maps an offset in the payload to the file and the offset that the byte is read from."""
+    """Return a function that maps an offset in the payload to the file, and the offset in it, of the byte's source."""
     begins = [blob.begin for blob in blobs]
 
     def origin(offset: int) -> tuple[str, int]:
@@ -274,7 +274,7 @@ def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tu
 def _read_blobs(
     root: ReferencesRoot, path: str, blobs: Sequence[_Blob], payload: memoryview
 ) -> list[tuple[_Blob, Damage]]:
-    """Read ``blobs`` from the file ``path`` into the payload; return each blob that is lost, with the cause."""
+    """Read ``blobs`` from the file ``path`` into the payload; return each lost blob with the cause."""
     name = str(root.folder / path)
     pieces = [(blob.reference.offset, payload[blob.begin : blob.end]) for blob in blobs]
     try:

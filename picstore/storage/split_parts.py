@@ -1,4 +1,4 @@
-"""Assignment of records to the parts of a split: arithmetic on ids, evenly for each value of a column."""
+"""Assignment of records to the parts of a split by arithmetic on ids, evenly for each value of a column."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from picstore.errors import UsageError
 from picstore.storage.edits.columns import Values
 
 _MAX_PARTS = 100
-_CHUNK = 1 << 15  # number of ids to hash at once, few enough for the CPU's cache
+_CHUNK = 1 << 15  # number of ids to hash at a time, few enough for the CPU's cache
 
 
 def split_bounds(fractions: Sequence[float]) -> F64:
-    """Return the bounds between parts, cumulated fractions in (0, 1]; raise UsageError if the fractions are invalid."""
+    """Return the bounds between parts, cumulated fractions in (0, 1]; raise UsageError if fractions are invalid."""
     if not 1 <= len(fractions) < _MAX_PARTS or not all(0 < fraction <= 1 for fraction in fractions):
         raise UsageError(f"the fractions are {fractions}; give 1 to {_MAX_PARTS - 1} numbers from 0 to 1")
     total = math.fsum(fractions)
@@ -29,11 +29,12 @@ def split_bounds(fractions: Sequence[float]) -> F64:
 
 
 def assign_parts(ids: I64, bounds: F64, *, seed: int, values: Values | None = None) -> U8:
-    """Return the part of each record, uint8 (n,): each record has a point in [0, 1), which lies in a part's bounds.
+    """Return the part of each record, uint8 (n,), the one whose bounds contain the record's point in [0, 1).
 
-    The point is a hash of the id. With ``values``, the k-th record of a value, by ascending id, has the point
-    u + k × the golden ratio modulo 1 (Kronecker's sequence), where u is a hash of the value. These points fill the
-    interval evenly for any number of records, and records with greater ids do not change the points of others.
+    The point is a hash of the id. With ``values``, the k-th record of a value, by ascending id, has the point u + k ×
+    the golden ratio modulo 1 (Kronecker's sequence), where u is a hash of the value. These points fill the interval
+    evenly for any number of records, and records that are added with greater ids do not change the points of earlier
+    records.
     """
     key = rng.key(rng.SPLIT, seed)
     points = None if values is None else _even_points(ids, values, key)
@@ -46,7 +47,7 @@ def assign_parts(ids: I64, bounds: F64, *, seed: int, values: Values | None = No
 
 
 def _even_points(ids: I64, values: Values, key: int) -> U64:
-    """Return the point in Kronecker's sequence of each record, in units of 2**-64."""
+    """Return each record's point in Kronecker's sequence, in units of 2**-64."""
     array = np.array(values)
     if array.ndim != 1 or array.dtype.kind not in "iuU":
         raise UsageError("by= takes a column of integers or texts, with a value for each record")
@@ -57,5 +58,6 @@ def _even_points(ids: I64, values: Values, key: int) -> U64:
     hashes = [hashlib.sha256(str(value).encode()).digest()[:8] for value in different.tolist()]
     starts = rng.keys(key, np.array([int.from_bytes(each, "little") for each in hashes], dtype=np.uint64))
     with np.errstate(over="ignore"):
-        points: U64 = starts[which] + ranks * np.uint64(rng.GOLDEN)  # GOLDEN: golden ratio modulo 1, in units of 2**-64
+        # GOLDEN is the golden ratio modulo 1, in units of 2**-64.
+        points: U64 = starts[which] + ranks * np.uint64(rng.GOLDEN)
     return points

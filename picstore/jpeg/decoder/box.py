@@ -1,4 +1,4 @@
-"""Decoding of a box of a tiled JPEG in place, without writing a stream of the box's tiles first.
+"""Decoding of a box of a tiled JPEG in place, without first writing a stream of the box's tiles.
 
 The rows of tiles that the box touches are split by the stored lengths of their segments. MCUs left of the box, in the
 first tile of a row, are read only for their DC, without an inverse DCT; the last tile of a row is read up to the box's
@@ -27,7 +27,7 @@ from picstore.jpeg.decoder.decode_baseline import BUFFER_TOO_SMALL, WORKSPACE, b
 from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
 from picstore.kernels.jit import array_at, device_function, inlined, kernel
 
-# Error code: the segments do not form rows of tiles, or contradict the headers.
+# Error code: the segments form no rows of tiles, or contradict the headers.
 NO_GRID = -30
 # Error code: the box is empty, or not within the rows of the image that are in memory.
 OUTSIDE = -32
@@ -76,10 +76,10 @@ def decode_box(
     "int16[::1], uint8[::1], int64[::1])), int64[::1])"
 )
 def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
-    """Parse a stream up to a box's first pixel, from which ``decode_rows`` continues; kernels may call this too.
+    """Parse a stream up to the first pixel of a box, where ``decode_rows`` continues; other kernels may call this.
 
     Args:
-        addresses, sizes, tiling: one row of each array of ``jpeg.cut.TiledJpegs``.
+        addresses, sizes, tiling: the stream's row of each array of ``jpeg.cut.TiledJpegs``.
         box: int64 (4,): left, top, right, bottom in pixels, not empty, within the image.
         factor, workspace: arguments of ``decode_baseline.open_stream``.
         rect: int64 (4,), takes left, top, width and height of the decoded pixels, which contain the box. Rows above
@@ -106,7 +106,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
     begins, ends = tile_row_ranges(lengths, tiling[HEADER], per_row, tiles)
     size = (ends - begins).sum()
     columns = (rect[2] + tiling[MCU_WIDTH] - 1) // tiling[MCU_WIDTH]
-    # A block takes at least two bits, for a DC and an AC code, so this test bounds allocations by the size of the data.
+    # A block takes at least two bits, for a DC and an AC code, so this test limits allocations by the size of the data.
     if 8 * size < 2 * parse.blocks_of_mcu(frame) * columns * begins.size:
         return TOO_SHORT
     if not has_room(frame, size, (tiles[2] - tiles[0]) * begins.size, factor, scratch, segments):
@@ -124,7 +124,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
 
 @device_function
 def has_tiling(frame, tiling):
-    """Return whether headers match a tiling, except for the height: some rows of an image have the image's headers."""
+    """Return whether headers match a tiling, except in the height: some rows of an image have the image's headers."""
     return (
         frame[parse.WIDTH] == tiling[WIDTH]
         and 8 * frame[parse.HORIZONTAL] == tiling[MCU_WIDTH]
@@ -136,7 +136,7 @@ def has_tiling(frame, tiling):
 
 @inlined
 def least_width(factor):
-    """Return the least width in pixels of a box that is decoded at the scale 1 / factor, unless the image is narrower.
+    """Return the least width in pixels of a box that is decoded at 1 / ``factor``, unless the image is narrower.
 
     In a narrower box, a row could have 2 chroma samples, which ``ycc_to_rgb`` does not interpolate as in wider images.
     """
@@ -145,7 +145,7 @@ def least_width(factor):
 
 @device_function
 def _set_rect(tiling, box, factor, rect):
-    """Write to ``rect`` the pixels to decode for a box; return left, top, right and bottom of the pixels' tiles."""
+    """Write left, top, width and height of the pixels to decode for a box to ``rect``; return their tiles' bounds."""
     width, mcu_width, mcu_height = tiling[WIDTH], tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     least = min(least_width(factor), width)
     left = min(max(box[0] - CUT_MARGIN, 0), width - least) // mcu_width
@@ -160,7 +160,7 @@ def _set_rect(tiling, box, factor, rect):
 
 @device_function
 def _unstuff_tiles(source, lengths, per_row, tiles, ranges, segments, scratch, frame):
-    """Copy the tiles' segments without stuffing to ``scratch``, after the planes; return the bytes, or BAD_MARKER."""
+    """Copy the tiles' segments, without stuffing, to ``scratch`` after the planes; return their size, or BAD_MARKER."""
     left, top, right, _ = tiles
     begins, _ = ranges
     begin, target, length, count = _u64(source.ctypes.data), _u64(scratch.ctypes.data), 0, 0

@@ -15,36 +15,38 @@ from picstore.jpeg.huffman import MAX_CODE_BITS
 from picstore.kernels.jit import device_function, inlined, load_u16
 from picstore.kernels.simd import load_byte, load_native_u64, load_u8, store_i16, store_i32, store_native_u64
 
-# Number of bits that a lookup takes; longer codes are searched.
+# Number of bits that index a lookup table; longer codes are searched.
 LOOKUP_BITS = 10
 _u64, _i16 = np.uint64, np.int16
 _LOOKUP_SHIFT = np.uint64(64 - LOOKUP_BITS)
-_RANGES = 3 * 18  # int32 values before the symbols in ``by_length``
+_RANGES = 3 * 18  # number of int32 values before the symbols in ``by_length``
 BY_LENGTH = _RANGES + 256
 
-# Shifts of fields in a 64-bit entry for one or two AC codes. 0: bits of all codes and values; _BEGIN: bit at which the
-# last symbol's value begins; _SHIFT: 63 - size of this value; _FIRST_BITS: bits of the first symbol's code and value;
-# _FIRST, _LAST: steps from the coefficient before the entry to the first and to the last symbol's coefficient,
-# _ENDS if the block ends; _VALUE: the first of two values, int16. A shift by a field needs no mask, as it uses 6 bits.
+# Shifts of the fields in a 64-bit entry, which stands for one or two AC codes. 0: number of bits of all codes and
+# values; _BEGIN: bit at which the last symbol's value begins; _SHIFT: 63 - size of this value; _FIRST_BITS: number of
+# bits of the first symbol's code and value; _FIRST, _LAST: steps from the coefficient before the entry to the first and
+# to the last symbol's coefficient, _ENDS if the block ends; _VALUE: the first of two values, int16. A shift by a field
+# needs no mask, because it uses 6 bits.
 _BEGIN, _SHIFT, _FIRST_BITS, _FIRST, _LAST, _VALUE = 8, 16, 24, 32, 40, 48
 _ENDS = 64
 _63, _255 = np.uint64(63), np.uint64(255)
 
-# Offsets in bytes of the tables of an image: quantization, int16 (4, 128); pairs of AC codes, uint64 (2,
-# 2**LOOKUP_BITS); and for DC 0, DC 1, AC 0 and AC 1 single codes, int16 (4, 2**LOOKUP_BITS), and codes by length, int32
-# (4, BY_LENGTH). The tables end at TABLES.
+# Offsets in bytes of an image's tables: quantization, int16 (4, 128); pairs of AC codes, uint64 (2, 2**LOOKUP_BITS);
+# and for DC 0, DC 1, AC 0 and AC 1 single codes, int16 (4, 2**LOOKUP_BITS), and codes by length, int32 (4, BY_LENGTH).
+# The tables end at TABLES.
 QUANTIZATIONS, PAIRS = 0, 1024
 SINGLES = PAIRS + (16 << LOOKUP_BITS)
 BY_LENGTHS = SINGLES + (8 << LOOKUP_BITS)
 TABLES = BY_LENGTHS + 16 * BY_LENGTH
 
-# Index in a block of each coefficient in zigzag order (figure A.6).
+# Index in a block, row by row, of each coefficient in zigzag order (figure A.6).
 ZIGZAG = np.array(
     sorted(range(64), key=lambda k: (k // 8 + k % 8, (k // 8 if (k // 8 + k % 8) % 2 else k % 8))), np.uint8
 )
 
-# Two blocks lie side by side: their first rows, then their second rows, so that one vector holds a row of both.
-# PAIR_ZIGZAG has the indices in the first block; coefficients beyond the last are written after both blocks, unused.
+# Two blocks are stored side by side: their first rows, then their second rows, …, so that one vector holds a row of
+# both. PAIR_ZIGZAG has the indices in the first block; coefficients after the last are stored behind both blocks,
+# unused.
 OTHER_BLOCK = 8  # index of the second block
 BLOCK_PAIR = 128 + 16
 PAIR_ZIGZAG = np.array([k // 8 * 16 + k % 8 for k in ZIGZAG] + [128] * (15 + _ENDS + 64 - 63), np.uint8)
@@ -55,9 +57,10 @@ def fill_table(counts, single, by_length):
     """Build the lookup tables of single codes (C.2); all arguments are addresses.
 
     Args:
-        counts: 16 bytes, the number of codes of each length, followed by the symbols in the order of their codes. The
-            lengths form a prefix code.
-        single: int16 (2**LOOKUP_BITS,), takes symbol | length << 8, 0 for a longer code or none.
+        counts: 16 bytes, the number of codes of each length, then the symbols in the order of their codes. The lengths
+            must form a prefix code.
+        single: int16 (2**LOOKUP_BITS,), takes symbol | length << 8 of the code that an index begins with, 0 for a
+            longer code or none.
         by_length: int32 (BY_LENGTH,), takes for each length the first code, the last code + 1 and the index of the
             first code's symbol; then the symbols.
     """
@@ -83,7 +86,7 @@ def fill_table(counts, single, by_length):
 
 @inlined
 def _entry_of_one(length, symbol):
-    """Return the lookup-table entry of a single AC code."""
+    """Return the lookup-table entry for a single AC code."""
     size = symbol & 15
     step = _ENDS if size == 0 and symbol != 0xF0 else (symbol >> 4) + 1
     bits = length + size
@@ -92,7 +95,7 @@ def _entry_of_one(length, symbol):
 
 @inlined
 def _with_second(entry, length, symbol):
-    """Return the entry of two codes, without the first code's value; ``entry`` is the first code's entry."""
+    """Return the entry for two AC codes, given the first code's ``entry``; the first code's value is left 0."""
     one, two = np.int64(entry), np.int64(_entry_of_one(length, symbol))
     bits, first = one & 63, one >> _FIRST & 255
     last = first + (two >> _LAST & 255)
@@ -115,8 +118,8 @@ def fill_pairs(single, pairs):
         length, symbol = head >> 8, head & 255
         entry = _entry_of_one(length, symbol)
         size = symbol & 15
-        rest = LOOKUP_BITS - length - size  # bits after the value
-        # Any symbol without a value, except 0xF0, ends the block, so that the next code belongs to another block.
+        rest = LOOKUP_BITS - length - size  # bits left after the value
+        # Any symbol without a value, except 0xF0, ends the block, so that the next code belongs to the next block.
         if rest <= 0 or (size == 0 and symbol != 0xF0):
             for k in range(1 << (LOOKUP_BITS - length)):
                 store_native_u64(pairs + _u64(8 * (window + k)), entry)
@@ -127,7 +130,7 @@ def fill_pairs(single, pairs):
 
 @inlined
 def _fill_second(single, entry, size, rest, pairs):
-    """Write the entries of a first code, followed by all values of ``size`` bits and all sequences of ``rest`` bits."""
+    """Write entries for a first code, followed by each value of ``size`` bits and each sequence of ``rest`` bits."""
     for k in range(1 << rest):
         following = np.int64(load_u16(single + _u64(2 * (k << (LOOKUP_BITS - rest)))))
         both = entry
@@ -141,7 +144,7 @@ def _fill_second(single, entry, size, rest, pairs):
 
 @inlined
 def _value(bits, shift):
-    """Decode the first ``63 - shift`` bits of a word to a signed value (F.2.2.1, EXTEND); no bits give 0."""
+    """Decode the first ``63 - shift`` bits of a word to a signed value (EXTEND, F.2.2.1); no bits give 0."""
     flip = ~(np.int64(bits) >> 63)
     return (np.int64((bits ^ _u64(flip)) >> _u64(1) >> (shift & _63)) ^ flip) - flip
 
@@ -153,7 +156,7 @@ def _search_code(accumulator, by_length):
 
 @inlined
 def read_dc(address, tables, accumulator, valid, byte):
-    """Read a DC difference; return accumulator, valid bits, next byte, difference, whether the code is valid."""
+    """Read a DC difference; return accumulator, valid bits, next byte, difference, and whether the code is valid."""
     single, by_length = tables
     entry = np.int64(load_u16(single + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
     accumulator, valid, byte = refill(address, accumulator, valid, byte)
@@ -166,9 +169,9 @@ def read_dc(address, tables, accumulator, valid, byte):
 
 @inlined
 def _end_of_block(entry, first, index, last):
-    """Return the number of bits of a block's last entry that belong to the block, and whether the end is valid."""
+    """Return the number of bits of the last entry that belong to its block, and whether the block's end is valid."""
     bits = entry & _63
-    # The entry's second code, after the last coefficient, belongs to the next block.
+    # The second code of the entry comes after the last coefficient, so it belongs to the next block.
     if first >= last:
         bits = entry >> _u64(_FIRST_BITS) & _63
     ends = entry >> _u64(_FIRST) & _255 == _u64(_ENDS)
@@ -177,7 +180,7 @@ def _end_of_block(entry, first, index, last):
 
 @inlined
 def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
-    """Read AC coefficients into a block; return accumulator, valid bits, next byte, whether the codes are valid."""
+    """Read AC coefficients into a block; return accumulator, valid bits, next byte, and whether the codes are valid."""
     pairs, by_length = tables
     index, last = zigzag, zigzag + _63
     while True:
@@ -191,7 +194,7 @@ def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
         first = index + (entry >> _u64(_FIRST) & _255)
         index += entry >> _u64(_LAST) & _255
         value = _value(accumulator << (entry >> _u64(_BEGIN) & _63), entry >> _u64(_SHIFT))
-        # The second store overwrites the first if the entry has one symbol, which is then first and last.
+        # If the entry has one symbol, which is both first and last, the second store overwrites the first.
         store_i16(block + (_u64(load_u8(first)) << _u64(1)), _i16(entry >> _u64(_VALUE)))
         store_i16(block + (_u64(load_u8(index)) << _u64(1)), _i16(value))
         if index >= last:
@@ -204,7 +207,7 @@ def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
 
 @inlined
 def skip_ac(address, tables, accumulator, valid, byte):
-    """Skip the AC coefficients of a block; return accumulator, valid bits, next byte, whether the codes are valid."""
+    """Skip a block's AC coefficients; return accumulator, valid bits, next byte, and whether the codes are valid."""
     pairs, by_length = tables
     index, last = _u64(0), _63
     while True:

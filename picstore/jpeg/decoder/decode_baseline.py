@@ -2,7 +2,7 @@
 
 One kernel opens a stream, and another decodes rows: all at once, or the rows that a resampler needs next.
 
-Training JPEGs are baseline, in one scan, grey or YCbCr, of four samplings. Other and damaged JPEGs are refused with a
+Training JPEGs are baseline, in one scan, grey or YCbCr, of four samplings. Other and damaged JPEGs are rejected with a
 reason, and the caller may use libjpeg instead. libjpeg-turbo is slower, because it has no fast path for Huffman codes
 if there are restart markers. docs/archive/measurements.md has the figures.
 """
@@ -21,7 +21,7 @@ from picstore.jpeg.decoder import coefficients, parse, scan
 from picstore.kernels.jit import array_at, device_function, kernel
 
 BUFFER_TOO_SMALL, _NO_EOI, _OTHER_MARKER = -20, -21, -22
-FACTORS = 1, 2, 4, 8  # divisors of the sides
+FACTORS = 1, 2, 4, 8  # possible divisors of an image's sides
 FRAME = scan.STATE + 3
 REASONS = {
     bit_reader.BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
@@ -34,21 +34,21 @@ REASONS = {
     _NO_EOI: "it does not end with EOI",
     _OTHER_MARKER: "its scan is followed by another marker than EOI",
 }
-# Codes of streams that may be sound: JPEGs of another kind, or JPEGs followed by bytes that belong to no JPEG.
+# Codes for streams that may be sound: JPEGs of another kind, or JPEGs followed by further bytes.
 _OF_OTHERS = parse.DAMAGED_HEADER, parse.UNSUPPORTED, _NO_EOI, _OTHER_MARKER
 _PAIR_ZIGZAG = coefficients.PAIR_ZIGZAG
 _u64, _u8 = np.uint64, np.uint8
 
 
 class NotTrainingJpeg(ImageError):
-    """The stream is of a kind that another decoder may decode, and no damage was found."""
+    """Error for a stream that another decoder may decode, because no damage was found."""
 
 
 class _Workspace(threading.local):
-    """Arrays of a thread, kept because allocating them for each image would cost more than decoding a small image."""
+    """Arrays of a thread, which are kept, because allocating them takes longer than decoding a small image."""
 
     def __init__(self) -> None:
-        # Frame, state of the scan, and lengths that the pixels, ``_scratch`` and ``_segments`` need.
+        # Frame, state of the scan, and the lengths that the pixels, ``_scratch`` and ``_segments`` need.
         self.frame = np.zeros(FRAME, np.int64)
         self._tables = np.zeros(coefficients.TABLES, np.uint8)
         self._plan = np.zeros(scan.PLAN, np.uint64)
@@ -58,11 +58,11 @@ class _Workspace(threading.local):
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """The arrays in the order that ``open_stream`` takes."""
+        """Arrays of the workspace, in the order that ``open_stream`` takes."""
         return self.frame, self._tables, self._plan, self._block, self._scratch, self._segments
 
     def grow(self) -> int:
-        """Enlarge the arrays after ``BUFFER_TOO_SMALL``; return the number of bytes of the pixels."""
+        """Enlarge the arrays after ``BUFFER_TOO_SMALL``; return the number of bytes that the pixels need."""
         size, scratch, segments = self.frame[-3:].tolist()
         if len(self._scratch) < scratch:
             self._scratch = np.empty(2 * scratch, np.uint8)
@@ -88,9 +88,9 @@ def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None, *, factor: int 
         "fancy" upsampling) at the scale 1 / factor.
 
     Raises:
-        NotTrainingJpeg: the stream is a sound JPEG of another kind, as far as its headers tell.
+        NotTrainingJpeg: the stream may be a sound JPEG of another kind.
         ImageError: the stream is damaged, or its pixels do not fit ``out``.
-        UsageError: ``out`` or ``factor`` is impossible.
+        UsageError: ``out`` or ``factor`` is not a possible value.
     """
     if out is not None and (out.dtype != np.uint8 or out.ndim != 1 or not out.flags.carray):
         raise UsageError(f"decoding needs a contiguous uint8 buffer of one dimension, not {out.dtype} {out.shape}")
@@ -112,14 +112,14 @@ def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None, *, factor: int 
 
 
 def frame_size(jpeg: bytes | memoryview | U8) -> tuple[int, int] | None:
-    """Return width and height of a training JPEG; None for other streams, and for fewer bytes than the blocks need."""
+    """Return (width, height) of a training JPEG; None for another stream, or if it has fewer bytes than blocks need."""
     source = np.frombuffer(jpeg, np.uint8)
     code = open_stream(_u64(source.ctypes.data), source.size, 1, (*WORKSPACE.arrays[:-2], _NO_PIXELS, _NO_SEGMENTS))
     return (int(WORKSPACE.frame[parse.WIDTH]), int(WORKSPACE.frame[parse.HEIGHT])) if code == BUFFER_TOO_SMALL else None
 
 
 def _open(jpeg: bytes | memoryview | U8, factor: int) -> tuple[U8, int]:
-    """Open a stream, enlarging the workspace if needed; return the stream as an array to keep alive, and a code."""
+    """Open a stream, enlarging the workspace if needed; return the stream as an array, to be kept alive, and a code."""
     source = np.frombuffer(jpeg, np.uint8)
     address = _u64(source.ctypes.data)
     code = open_stream(address, source.size, factor, WORKSPACE.arrays)
@@ -131,7 +131,7 @@ def _open(jpeg: bytes | memoryview | U8, factor: int) -> tuple[U8, int]:
 
 @kernel("int64(uint64, int64, int64, Tuple((int64[::1], uint8[::1], uint64[::1], int16[::1], uint8[::1], int64[::1])))")
 def open_stream(address, size, factor, workspace):
-    """Parse a stream up to its first pixel; kernels may call this too.
+    """Parse a stream up to its first pixel; other kernels may call this.
 
     Args:
         address, size: the stream; not an array, because numba would compile a second version for read-only arrays.
@@ -170,7 +170,7 @@ def open_stream(address, size, factor, workspace):
 
 @device_function
 def has_room(frame, size, count, factor, scratch, segments):
-    """Write the scale and the lengths that arrays need for ``count`` segments; return whether the arrays suffice."""
+    """Write the scale, and the lengths needed for ``count`` segments, to ``frame``; return whether arrays suffice."""
     scan.set_scale(frame, factor)
     needed = scan.planes_length(frame) + size + bit_reader.PADDING
     pixels = 3 * frame[scan.PIXELS_WIDTH] * frame[scan.PIXELS_HEIGHT]
@@ -180,7 +180,7 @@ def has_room(frame, size, count, factor, scratch, segments):
 
 @device_function
 def begin(workspace, length):
-    """Begin the scan; its ``length`` bytes, without stuffing and markers, lie after the planes in the workspace."""
+    """Begin the scan whose ``length`` bytes, without stuffing and markers, lie behind the planes in the workspace."""
     frame, tables, plan, block, scratch, segments = workspace
     flat = scratch[scan.planes_length(frame) :]
     flat[length : length + bit_reader.PADDING] = 0
@@ -197,11 +197,12 @@ def begin(workspace, length):
 
 @kernel("int64(uint64, int64)")
 def decode_rows(state, rows):
-    """Continue to decode an opened stream until ``rows`` rows of pixels are written, or all.
+    """Continue decoding an opened stream until ``rows`` rows of pixels are written, or all rows of the image.
 
     Args:
-        state: address of the workspace's first array, in which the caller has set ``scan.OUT``, the address of rows of
-            pixels, and ``scan.RING``, their number: the row after the last row takes the place of the first row.
+        state: address of the workspace's first array, in which the caller has set ``scan.OUT``, the address of a buffer
+            of rows of pixels, and ``scan.RING``, the number of its rows: after its last row, its first row is
+            overwritten.
         rows: number of rows of the image. Up to ``scan.MOST_SURPLUS_ROWS`` more rows are written.
 
     Returns:

@@ -1,6 +1,6 @@
 """Description of tiles of JPEGs for a decoder of segments on a GPU: the tiles' bytes, and tables of numbers.
 
-For each image the headers and the rows of tiles that a box touches are copied unchanged. The copy is a JPEG of these
+For each image, the headers and the rows of tiles that a box touches are copied unchanged. The copy is a JPEG of these
 rows, except for the height in the headers (``box.py`` can decode the copy too). Rows of ``gpu_segment_layout.py`` say
 where the box's segments, or the parts between entry points, lie in the copy, and which blocks they hold. Huffman codes
 stay as in the headers; the GPU builds lookup tables from them.
@@ -20,7 +20,8 @@ from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT
 from picstore.kernels.jit import array_at, copy_bytes, device_function, inlined, kernel
 from picstore.kernels.simd import load_byte
 
-# Spare bytes after a stream, because streams begin at multiples of 8, and the GPU reads up to 8 bytes beyond an end.
+# Spare bytes after a stream, because streams begin at multiples of 8, and the GPU reads up to 8 bytes beyond their
+# ends.
 _ROOM = 16
 # Error code: the entry points do not lie within the segments.
 WRONG_ENTRY_POINTS = -31
@@ -32,12 +33,13 @@ _STREAMS = "Tuple((uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], 
 
 @kernel(f"void({_STREAMS}, int64[::1], int64[::1])")
 def measure_tiles(streams, starts, firsts):
-    """Compute the offsets of the bytes and rows that ``describe_tiles`` writes for each image.
+    """Compute the offset of the bytes, and the first row, that ``describe_tiles`` writes for each image.
 
     Args:
         streams: argument of ``describe_tiles``.
         starts: int64 (n + 1,), takes the images' offsets in bytes, multiples of 8, and the number of all bytes.
-        firsts: int64 (n + 1,), takes each image's first row, and the number of rows; each part of a segment has a row.
+        firsts: int64 (n + 1,), takes the first row of each image, and the number of rows: one for each part of a
+            segment.
     """
     addresses, sizes, tilings, boxes, factors, points = streams
     rect, tiles = np.empty(4, np.int64), np.empty(4, np.int64)
@@ -60,19 +62,20 @@ def measure_tiles(streams, starts, firsts):
     "Tuple((int64[:, ::1], int64[:, ::1], int64[:, ::1])), Tuple((uint8[:, ::1], int32[:, ::1], int16[:, ::1])))"
 )
 def describe_tiles(slots, streams, data, segments, images, tables):
-    """Copy the tiles under the boxes of some images, and fill the images' rows.
+    """Copy the tiles under the boxes of some images, and describe the images, their segments and tables.
 
     Args:
-        slots: the first image, and the last + 1.
+        slots: index of the first image, and of the last image + 1.
         streams: addresses, sizes and tilings of ``jpeg.cut.TiledJpegs`` of n images; boxes (n, 4): left, top, right and
             bottom in pixels, not empty, within the image; factors (n,): 1, 2, 4 or 8, by which decoding divides the
             sides; entry points (n, 2): their address, and the MCUs from one to the next, less than the interval; 0 if
             there are no entry points, −1 if they are impossible.
         data: uint8, takes the bytes; ``starts`` of ``measure_tiles``.
-        segments: int32 (m, PART_WORDS), takes words; uint16 (m,), takes the lengths of all copied segments; ``firsts``
-            of ``measure_tiles``.
-        images: int64 (n, IMAGE_WORDS), takes words; (n, 4), takes left, top, width and height of the tiles; (n, 4),
-            takes a code, negative if the GPU cannot decode the image, and the numbers of parts, lengths and bytes.
+        segments: int32 (m, PART_WORDS), takes the words of each part of a segment; uint16 (m,), takes the lengths of
+            all copied segments; ``firsts`` of ``measure_tiles``.
+        images: int64 (n, IMAGE_WORDS), takes the words of each image; (n, 4), takes left, top, width and height of its
+            tiles; (n, 4), takes a code, negative if the GPU cannot decode the image, and the numbers of parts, lengths
+            and bytes.
         tables: uint8 (4 n, HUFFMAN_BYTES) and int32 (4 n, 4), take Huffman tables; int16 (4 n, 64), takes quantization
             tables, in zigzag order.
     """
@@ -99,7 +102,7 @@ def describe_tiles(slots, streams, data, segments, images, tables):
 
 @device_function
 def _check(source, lengths, tiling, box, frame):
-    """Parse the headers, and check the restart markers if the box is the whole image; return 0 or a negative code."""
+    """Parse the headers; if the box is the whole image, check the restart markers. Return 0 or a negative code."""
     if not is_grid(source.size, tiling, lengths):
         return NO_GRID
     if not holds_box(tiling, box):
@@ -110,7 +113,7 @@ def _check(source, lengths, tiling, box, frame):
     if not has_tiling(frame, tiling):
         return NO_GRID
     if box[0] > 0 or box[1] > 0 or box[2] < tiling[WIDTH] or box[3] < tiling[HEIGHT]:
-        # As in ``box.py``, the restart markers of a part of an image are not checked.
+        # If only some tiles are decoded, the restart markers are not checked, as in ``box.py``.
         return 0
     if frame[parse.HEIGHT] != tiling[HEIGHT]:
         return NO_GRID
@@ -125,7 +128,7 @@ def _check(source, lengths, tiling, box, frame):
 
 @device_function
 def _choose_tiles(tiling, box, factor, rect, tiles):
-    """Write left, top, right and bottom of the tiles of a box, widened as in ``box.py``, and the tiles' pixels."""
+    """Write the bounds of a box's tiles, widened as in ``box.py``, to ``tiles``, and their pixels' to ``rect``."""
     width, height = tiling[WIDTH], tiling[HEIGHT]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     least = min(least_width(factor), width)
@@ -155,7 +158,7 @@ def _parts_of_rows(tiling, lengths, tiles, points):
 
 @device_function
 def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
-    """Copy headers and rows of tiles, and describe the segments that belong to the box."""
+    """Copy an image's headers and rows of tiles, and describe the segments that belong to the box."""
     left, top, right, bottom = tiles
     source, lengths, tiling, points = stream
     header, interval, step = tiling[HEADER], tiling[INTERVAL], points[1]
@@ -182,7 +185,8 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
                     known = distances, (y * per_row + x) * per_segment, per_segment
                     sound &= _describe_parts(source, segment, mcus, known, (described, part))
                 else:
-                    # Not a call, which would take twice the time, because numba counts references to arrays it passes.
+                    # Not a function call, which would take twice the time, because numba counts references to the
+                    # arrays passed.
                     described[part, words.OFFSET], described[part, words.LENGTH] = np.int32(at), np.int32(length)
                     described[part, words.BLOCK], described[part, words.MCUS] = np.int32(block), np.int32(interval)
                     described[part, words.BEFORE] = 0
@@ -194,7 +198,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
     result[1], result[2], result[3] = part - first, (bottom - top) * per_row, at
     row[words.BLOCKS] = count * interval * per_mcu
     row[words.PER_ROW], row[words.HELD] = right - left, result[2]
-    # A block takes at least two bits, for a DC and an AC code, so this test bounds allocations by the size of the data.
+    # A block takes at least two bits, for a DC and an AC code, so this test limits allocations by the size of the data.
     if 8 * size < 2 * row[words.BLOCKS]:
         result[0] = TOO_SHORT
         return
@@ -211,9 +215,9 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
 
 @inlined
 def _describe_parts(source, segment, mcus, distances, described):
-    """Describe the parts of a segment between its entry points; return whether all points are in the segment.
+    """Describe the parts of a segment between entry points; return whether all entry points lie in the segment.
 
-    Neighboring parts share the byte in which a part ends and the next begins. A zero byte after FF is stuffing.
+    Neighboring parts share the byte in which one ends and the next begins. A zero byte after 0xFF is stuffing.
     """
     offset, at, length, block = segment
     interval, step, per_mcu = mcus
@@ -242,7 +246,7 @@ def _describe_parts(source, segment, mcus, distances, described):
 
 @device_function
 def _describe_planes(frame, tiling, rect, tiles, factor, row):
-    """Write the layout of an image's samples and pixels; offsets count from the image's first sample."""
+    """Write the layout of an image's samples and pixels to ``row``; offsets count from the image's first sample."""
     h, v, count = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.COMPONENTS]
     luma, chroma = block_sides(h, v, factor)
     row[words.WIDTH], row[words.HEIGHT] = (rect[2] + factor - 1) // factor, (rect[3] + factor - 1) // factor
@@ -262,7 +266,7 @@ def _describe_planes(frame, tiling, rect, tiles, factor, row):
 
 @device_function
 def _copy_codes(address, codes):
-    """Copy the codes of a Huffman table; return the number of windows of LOOKUP_BITS bits that have an entry each."""
+    """Copy the codes of a Huffman table; return the number of windows of LOOKUP_BITS bits that need an entry each."""
     total = short = longer = 0
     for k in range(16):
         here = load_byte(address + _u64(k))
@@ -274,13 +278,13 @@ def _copy_codes(address, codes):
             longer += here
     for k in range(16, 16 + 256):
         codes[k] = np.uint8(load_byte(address + _u64(k)) if k < 16 + total else 0)
-    # Without longer codes, all windows have an entry, even the windows after the last code.
+    # If there are no longer codes, all windows get an entry, even those after the last code.
     return short if longer else 1 << words.LOOKUP_BITS
 
 
 @device_function
 def _copy_tables(frame, i, row, tables):
-    """Copy the tables that the components use, and note the place of each table."""
+    """Copy the tables that the image's components use, and write the place of each table."""
     codes, places, quantization = tables
     entries = 0
     for k in range(words.HUFFMAN_TABLES):

@@ -1,7 +1,7 @@
 """Inverse DCT of two blocks at a time to 8 × 8, 4 × 4, 2 × 2 or 1 samples, bit for bit as libjpeg-turbo.
 
-The transform to 8 × 8 samples is libjpeg's "islow" (jidctint.c). Transforms to fewer samples decode an image at a
-reduced scale (jidctred.c), and use the same frequencies as libjpeg. The algorithm, in integers, is from Loeffler,
+The transform to 8 × 8 samples is libjpeg's "islow" (jidctint.c). Transforms to fewer samples (jidctred.c) decode an
+image at a reduced scale, from the same frequencies as in libjpeg. The algorithm, in integers, is from Loeffler,
 Ligtenberg and Moschytz, "Practical fast 1-D DCT algorithms with 11 multiplications" (ICASSP 1989). The first pass
 transforms columns.
 """
@@ -20,7 +20,7 @@ from picstore.kernels.jit import device_function, load_u16, store_u8
 from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_function
 
 _u64, _i16 = np.uint64, np.int16
-# Fractional bits of the constants, and of the first pass's results.
+# Numbers of fractional bits of the constants, and of the first pass's results.
 FRACTION, PASS_FRACTION = 13, 2
 
 
@@ -28,13 +28,13 @@ def _fixed(value: float) -> int:
     return round(value * (1 << FRACTION))
 
 
-# sqrt(2) times cosines of multiples of pi/16 and their sums, each rounded separately.
+# sqrt(2) times cosines of multiples of pi/16, and sums of such products, each rounded separately.
 A, B, C = _fixed(0.541196100), _fixed(0.765366865), -_fixed(1.847759065)
 D = _fixed(1.175875602)
 ONES = _fixed(0.298631336), _fixed(2.053119869), _fixed(3.072711026), _fixed(1.501321110)
 TWOS = -_fixed(0.899976223), -_fixed(2.562915447), -_fixed(1.961570560), -_fixed(0.390180644)
 
-# For 4 samples: factors of coefficients 7, 5, 3 and 1, in the odd sums of the inner and of the outer samples.
+# For 4 samples: factors of coefficients 7, 5, 3 and 1 in the odd sums of the inner, and of the outer samples.
 FOUR = (
     (-_fixed(0.211164243), _fixed(1.451774981), -_fixed(2.172734803), _fixed(1.061594337)),
     (-_fixed(0.509795579), -_fixed(0.601344887), _fixed(0.899976223), _fixed(2.562915447)),
@@ -47,7 +47,7 @@ TWO = _fixed(3.624509785), -_fixed(1.272758580), _fixed(0.850430095), -_fixed(0.
 
 @dataclass(frozen=True)
 class _Wide:
-    """Numbers of 32 bits in two vectors, for the lower and for the upper 4 of each 8 elements of a 16-bit vector."""
+    """Integers of 32 bits in two vectors, for the lower and for the upper 4 of every 8 lanes of a 16-bit vector."""
 
     halves: list[Vector]
 
@@ -58,19 +58,19 @@ class _Wide:
         return _Wide(list(map(sub, self.halves, other.halves)))
 
     def packed(self, shift: int) -> Vector:
-        """Shift the numbers right and saturate them to 16 bits."""
+        """Shift the integers right by ``shift``, and saturate them to 16 bits."""
         low, high = self.halves
         return (low >> shift).packed(high >> shift)
 
 
 def _summed(a: Vector, b: Vector, *factors: tuple[int, int]) -> list[_Wide]:
-    """Return for each pair of factors the sum of ``a`` times the first and ``b`` times the second factor."""
+    """Return, for each pair of factors, the sum of ``a`` times the first and ``b`` times the second factor."""
     return [_Wide(a.interleaved_sums(b, a.filled(*pair))) for pair in factors]
 
 
 def _transform(x: list[Vector], shift: int) -> list[Vector]:
-    """Compute sixteen 1-D transforms in parallel, on 16-bit lanes, with saturation."""
-    # Rounding adds half of the result's unit: 16 times a factor, because a factor of 16 bits is too small for it.
+    """Compute sixteen 1-D transforms in parallel, in 16-bit lanes, with saturation."""
+    # Round by adding half of the result's unit, as 16 times a factor, because a factor of 16 bits is too small for it.
     sixteen, unit = x[0].filled(16), (1 << FRACTION, (1 << (shift - 1)) // 16)
     (sum04,), (difference04,) = _summed(x[0] + x[4], sixteen, unit), _summed(x[0] - x[4], sixteen, unit)
     rotated2, rotated6 = _summed(x[2], x[6], (A, A + C), (A + B, A))
@@ -84,21 +84,22 @@ def _transform(x: list[Vector], shift: int) -> list[Vector]:
 
 
 def _take_rows(memory: VectorMemory, block: Any, quantization: Any, used: Iterable[int]) -> list[Vector]:
-    """Load and dequantize the ``used`` rows of two blocks, and zero all rows in memory."""
+    """Load the ``used`` rows of two blocks and dequantize them; set all rows in memory to zero."""
     rows = [memory.load(memory.offset(block, 32 * k), 16, 16) for k in used]
     for k in range(8):
         memory.store(memory.offset(block, 32 * k), memory.zeros(16, 16))
     flat = reduce(or_, rows[1:]).is_zero()
     factors = [memory.load(memory.offset(quantization, 32 * k), 16, 16) for k in used]
     rows = list(map(mul, rows, factors))
-    # If only the first row has coefficients, libjpeg's SIMD shifts without saturation, which matters beyond 13 bits.
+    # If only the first row has coefficients, libjpeg's SIMD code shifts without saturation, which matters beyond 13
+    # bits.
     rows[0] = (rows[0] << PASS_FRACTION >> PASS_FRACTION).chosen(flat, rows[0])
     return rows
 
 
 @vector_function(5)
 def inverse_dct(memory: VectorMemory, block: Any, quantization: Any, out: Any, step: Any, stride: Any) -> None:
-    """Compute the samples of two blocks, and zero the coefficients; kernels call this with uint64 arguments.
+    """Compute the samples of two blocks, and set their coefficients to zero; kernels pass uint64 arguments.
 
     Args:
         block: address of coefficients, int16 (8, 16): the rows of both blocks.
@@ -119,8 +120,8 @@ def inverse_dct(memory: VectorMemory, block: Any, quantization: Any, out: Any, s
 
 
 def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int) -> list[_Wide]:
-    """Compute 1-D transforms to 4 samples; ``products`` sums the products of two named coefficients and two factors."""
-    # Coefficient 0 is paired with the constant 16, whose product with the second factor rounds.
+    """Compute 1-D transforms to 4 samples; ``products`` sums products of two named coefficients with two factors."""
+    # Coefficient 0 is paired with the constant 16, whose product with the second factor does the rounding.
     first = products("0", (1 << (FRACTION + 1), (1 << (shift - 1)) // 16))
     even = products("26", FOUR_EVEN)
     inner, outer = (products("75", factors[:2]) + products("31", factors[2:]) for factors in FOUR)
@@ -130,14 +131,14 @@ def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int)
 
 @vector_function(5)
 def _inverse_dct_4(memory: VectorMemory, block: Any, quantization: Any, out: Any, step: Any, stride: Any) -> None:
-    """Compute 4 × 4 samples of two blocks; arguments as for ``inverse_dct``."""
-    # Row 4 of the coefficients is not used.
+    """Compute 4 × 4 samples for each of two blocks; arguments as for ``inverse_dct``."""
+    # Row 4 of the coefficients is not needed.
     used = 0, 1, 2, 3, 5, 6, 7
     row = dict(zip(used, _take_rows(memory, block, quantization, used), strict=True))
     shift = FRACTION - PASS_FRACTION + 1
     pairs = {"0": (row[0], row[0].filled(16)), "26": (row[2], row[6]), "75": (row[7], row[5]), "31": (row[3], row[1])}
     rows = [each.packed(shift) for each in _four_samples(lambda name, f: _summed(*pairs[name], f)[0], shift)]
-    # Two columns of 4 values in each 128 bits: 0 and 1, 2 and 3, 4 and 5, 6 and 7.
+    # Each 128 bits hold two columns of 4 values: 0 and 1, 2 and 3, 4 and 5, 6 and 7.
     upper, lower = rows[0].interleaved(rows[1]), rows[2].interleaved(rows[3])
     columns = [two.cast(16) for a, b in zip(upper, lower, strict=True) for two in a.cast(32).interleaved(b.cast(32))]
     c01, c23, c45, c67 = columns
@@ -161,8 +162,8 @@ def _inverse_dct_4(memory: VectorMemory, block: Any, quantization: Any, out: Any
 
 @vector_function(5)
 def _inverse_dct_2(memory: VectorMemory, block: Any, quantization: Any, out: Any, step: Any, stride: Any) -> None:
-    """Compute 2 × 2 samples of two blocks; arguments as for ``inverse_dct``."""
-    # Of the coefficients, only row 0 and the odd rows are used.
+    """Compute 2 × 2 samples for each of two blocks; arguments as for ``inverse_dct``."""
+    # Only row 0 and the odd rows of the coefficients are needed.
     used = 0, 1, 3, 5, 7
     rows = [memory.load(memory.offset(block, 32 * k), 16, 16) for k in used]
     for k in range(8):
@@ -172,7 +173,8 @@ def _inverse_dct_2(memory: VectorMemory, block: Any, quantization: Any, out: Any
     odd = _summed(rows[1], rows[2], TWO[:2])[0] + _summed(rows[3], rows[4], TWO[2:])[0]
     shift = FRACTION - PASS_FRACTION + 2
     wide = [[half + (1 << (shift - 1)) >> shift for half in each.halves] for each in (first + odd, first - odd)]
-    # Each 128 bits of ``odds`` have values 1, 3, 5, 7 of the upper, then of the lower row; ``firsts`` has values 0.
+    # Each 128 bits of ``odds`` hold values 1, 3, 5, 7 of the upper row, then of the lower row; ``firsts`` holds values
+    # 0.
     upper, lower = (low.packed(high) for low, high in wide)
     odds = upper.shuffled(
         lower, [8 * half + 16 * row + k for half in range(2) for row in range(2) for k in (1, 3, 5, 7)]
@@ -194,7 +196,7 @@ def _inverse_dct_2(memory: VectorMemory, block: Any, quantization: Any, out: Any
 
 @device_function
 def _store_mean(block, quantization, out):
-    """Store the mean of a block as a sample, modulo 1024, which is the period of libjpeg's table of samples."""
+    """Store the mean of a block as its only sample; as in libjpeg, levels are taken modulo 1024."""
     level = (np.int64(_i16(load_u16(block))) * np.int64(_i16(load_u16(quantization))) + 4) >> 3
     level = ((level + 512) & 1023) - 512
     store_u8(out, np.uint8(min(max(level + 128, 0), 255)))
@@ -202,9 +204,9 @@ def _store_mean(block, quantization, out):
 
 @device_function
 def inverse_dct_reduced(side, block, quantization, out, step, stride):
-    """Compute ``side`` × ``side`` samples of two blocks; ``side`` is 4, 2 or 1, other arguments as for ``inverse_dct``.
+    """Compute ``side`` × ``side`` samples, side 4, 2 or 1, for each of two blocks; arguments as for ``inverse_dct``.
 
-    If ``side`` is 1, a block holds only the DC, which is not zeroed.
+    If ``side`` is 1, a block holds only its DC coefficient, which is not set to zero.
     """
     if side == 4:
         _inverse_dct_4(block, quantization, out, step, stride)

@@ -23,16 +23,18 @@ from picstore.kernels.simd import load_byte, store_i16
 
 _u64 = np.uint64
 
-# Negative codes of streams that are not decoded: damage, or a kind that this decoder does not support.
+# Negative codes for streams that are not decoded, because of damage, or because this decoder does not support their
+# kind.
 DAMAGED_HEADER, UNSUPPORTED = -10, -11
 
-# Indices in a frame, int64 (FRAME,), the values of a stream's headers: size in pixels, sampling factors of the luma,
-# number of components, MCUs between restart markers (0: none), bytes before the entropy-coded data, components' tables.
+# Indices in a frame, int64 (FRAME,), which holds the values of a stream's headers: size in pixels, sampling factors of
+# the luma, number of components, MCUs between restart markers (0: none), bytes before the entropy-coded data, and the
+# table numbers of each component.
 WIDTH, HEIGHT, HORIZONTAL, VERTICAL, COMPONENTS, INTERVAL, START, QUANTIZATION, DC, AC = 0, 1, 2, 3, 4, 5, 6, 7, 10, 13
-# Ids of the components; flags of defined tables; flags _JFIF and _ADOBE_RGB.
+# Indices of the components' ids, the flags of defined tables, and the flags _JFIF and _ADOBE_RGB.
 _IDS, _DEFINED, _COLORS = 16, 19, 20
-# Addresses in the stream: of the 64 bytes of each quantization table, and of the counts and symbols of the Huffman
-# tables DC 0, DC 1, AC 0 and AC 1.
+# Indices of addresses in the stream: the 64 bytes of each quantization table; counts and symbols of the Huffman tables
+# DC 0, DC 1, AC 0 and AC 1.
 QUANTIZATION_AT, HUFFMAN_AT = 21, 25
 FRAME = 29
 _JFIF, _ADOBE_RGB = 1, 2
@@ -80,13 +82,13 @@ def parse_frame(begin, size, frame, tables):
 
 @device_function
 def blocks_of_mcu(frame):
-    """Return the number of blocks in an MCU."""
+    """Return the number of blocks in an MCU, given a parsed frame."""
     return 1 if frame[COMPONENTS] == 1 else frame[HORIZONTAL] * frame[VERTICAL] + 2
 
 
 @device_function
 def count_mcus(frame):
-    """Return the numbers of columns and rows of MCUs."""
+    """Return the numbers of columns and rows of MCUs, given a parsed frame."""
     h, v = 8 * frame[HORIZONTAL], 8 * frame[VERTICAL]
     return (frame[WIDTH] + h - 1) // h, (frame[HEIGHT] + v - 1) // v
 
@@ -95,13 +97,13 @@ def count_mcus(frame):
 def count_segments(frame, size):
     """Return the number of restart segments, or TOO_SHORT if ``size`` bytes of data cannot hold all blocks.
 
-    An interval of 0 becomes the number of MCUs.
+    Set an interval of 0 to the number of MCUs.
     """
     columns, rows = count_mcus(frame)
     if frame[INTERVAL] == 0:
         frame[INTERVAL] = columns * rows
     count = (columns * rows + frame[INTERVAL] - 1) // frame[INTERVAL]
-    # A block takes at least two bits, for a DC and an AC code, a marker two bytes; this bounds allocations by ``size``.
+    # A block takes at least two bits, for a DC and an AC code, and a marker two bytes, so ``size`` limits allocations.
     if 8 * size < 2 * blocks_of_mcu(frame) * columns * rows or size < 2 * (count - 1):
         return TOO_SHORT
     return count
@@ -109,7 +111,7 @@ def count_segments(frame, size):
 
 @device_function
 def _parse_segment(marker, body, length, frame, tables):
-    """Parse one marker segment; return 0 or a negative code."""
+    """Parse a marker segment; return 0 or a negative code."""
     if marker == 0xDB:
         return _parse_quantization(body, length, frame, tables)
     if marker == 0xC4:
@@ -130,7 +132,7 @@ def _parse_segment(marker, body, length, frame, tables):
 
 @device_function
 def _parse_colors(marker, body, length, frame):
-    """Set a flag for a JFIF segment, or for an Adobe segment that does not say YCbCr, as libjpeg does."""
+    """Set the flag for a JFIF segment, or for an Adobe segment that does not state YCbCr, as libjpeg does."""
     name = (_u16(body) << 16 | _u16(body + _u64(2))) << 8 | load_byte(body + _u64(4))
     if marker == 0xE0 and length >= 14 and name == 0x4A46494600:
         frame[_COLORS] |= _JFIF
@@ -140,7 +142,7 @@ def _parse_colors(marker, body, length, frame):
 
 @device_function
 def _parse_quantization(body, length, frame, tables):
-    """Parse quantization tables of 8 bits (B.2.4.1)."""
+    """Parse a segment of 8-bit quantization tables (B.2.4.1); return 0 or a negative code."""
     if length % 65:
         return UNSUPPORTED
     for _ in range(length // 65):
@@ -160,7 +162,7 @@ def _parse_quantization(body, length, frame, tables):
 
 @device_function
 def _parse_huffman(body, length, frame, tables):
-    """Parse Huffman tables (B.2.4.2)."""
+    """Parse a segment of Huffman tables (B.2.4.2); return 0 or a negative code."""
     while length > 0:
         if length < 1 + MAX_CODE_BITS:
             return DAMAGED_HEADER
@@ -171,7 +173,8 @@ def _parse_huffman(body, length, frame, tables):
         if total > 256 or length < 1 + MAX_CODE_BITS + total:
             return DAMAGED_HEADER
         for k in range(1 + MAX_CODE_BITS, 1 + MAX_CODE_BITS + total):
-            # Allow only sizes for 8-bit samples (tables F.1 and F.2); longer values could exceed the valid bits.
+            # Accept only sizes for 8-bit samples (tables F.1 and F.2), because longer values could exceed the valid
+            # bits.
             symbol = load_byte(body + _u64(k))
             if (kind == 0 and symbol > 11) or symbol & 15 > 10 + (kind == 0):
                 return UNSUPPORTED
@@ -200,7 +203,7 @@ def _count_codes(counts):
 
 @device_function
 def _has_codes(counts):
-    """Return whether a prefix code of these lengths leaves the code of all ones free (C.2), as libjpeg requires."""
+    """Return whether code lengths give a prefix code that leaves the code of all ones free (C.2), as in libjpeg."""
     code = 0
     for length in range(1, MAX_CODE_BITS + 1):
         code += load_byte(counts + _u64(length - 1))
@@ -212,7 +215,7 @@ def _has_codes(counts):
 
 @device_function
 def _parse_frame_header(body, length, frame):
-    """Parse the frame header (B.2.2): one component, or three with the chroma sampled once per MCU."""
+    """Parse the frame header (B.2.2); accept one component, or three whose chroma is sampled once per MCU."""
     if frame[COMPONENTS] or length < 6 or length != 6 + 3 * load_byte(body + _u64(5)):
         return DAMAGED_HEADER
     count = load_byte(body + _u64(5))
@@ -239,7 +242,7 @@ def _parse_frame_header(body, length, frame):
 
 @device_function
 def _parse_scan_header(body, length, frame):
-    """Parse the header (B.2.3) of a sequential scan of all components in order; check that the scan's tables exist."""
+    """Parse the header (B.2.3) of a sequential scan of all components in order; check that its tables were defined."""
     count = frame[COMPONENTS]
     if count == 0 or length != 4 + 2 * count or load_byte(body) != count:
         return UNSUPPORTED

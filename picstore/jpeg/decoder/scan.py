@@ -1,7 +1,7 @@
 """Decoding of the scan of a baseline JPEG by kernels: MCUs to samples, rows of samples to pixels, some rows at a time.
 
-The sample planes hold two rows of MCUs, because a row of pixels needs at most the chroma of the row above or below, and
-so that samples are still in the nearest cache when they become pixels. Memory is accessed by address, because numba
+The sample planes hold two rows of MCUs, because a row of pixels needs the chroma of at most the MCUs above or below,
+and so that samples are still in the nearest cache when they become pixels. Memory is accessed by address, because numba
 counts the references to arrays in inlined functions, and its compiler takes twice as long with arrays.
 
 At a reduced scale a block decodes to fewer samples. As in libjpeg (jdmaster.c), a chroma block of 4:2:0 then has twice
@@ -45,32 +45,34 @@ from picstore.jpeg.decoder.ycc_to_rgb import STEP, to_grey, to_rgb, upsample
 from picstore.kernels.jit import device_function, inlined, store_u8
 from picstore.kernels.simd import load_native_u64, load_u8, store_i16, store_native_u64
 
-# Maximum number of rows of pixels that ``decode_scan`` writes beyond the requested rows.
+# Largest number of rows of pixels that ``decode_scan`` writes beyond the requested rows.
 MOST_SURPLUS_ROWS = 17
 # Error code: a segment has more bytes than its MCUs need.
 SURPLUS_BYTES = -12
 
-# Padding in bytes before each row of samples, for a copy of its first sample; _EDGE + STEP bytes follow the row.
+# Bytes of padding before each row of samples, for a copy of its first sample; _EDGE + STEP bytes follow the row.
 _EDGE = 16
 _u64, _i16 = np.uint64, np.int16
 
 # Indices in the state of a scan, int64 (STATE,), after the frame: width and height in pixels; samples per side of luma
-# and chroma blocks; factors by which chroma is upsampled across and down; address and number of the rows of the pixel
-# buffer, a ring; numbers of rows of pixels written and of rows of MCUs read; number of MCUs to skip at the beginning of
-# a row's first segment, and whether a row's last segment goes on after the last MCU to decode; the bit reader's
-# accumulator, valid bits and next byte; end of the segment in bits, MCUs left in the segment, and address of the next
-# segment's offset; addresses of the data, the zigzag order, the blocks, the planes and the plan; blocks of an MCU.
+# and chroma blocks; factors by which chroma is upsampled across and down; address of the pixel buffer, a ring of rows,
+# and number of its rows; numbers of rows of pixels written and of rows of MCUs read; number of MCUs to skip at the
+# beginning of a row's first segment, and whether a row's last segment continues after the last MCU to decode; the bit
+# reader's accumulator, valid bits and next byte; end of the segment in bits, MCUs left in the segment, and address of
+# the next segment's offset; addresses of the data, the zigzag order, the blocks, the planes and the plan; blocks per
+# MCU.
 PIXELS_WIDTH, PIXELS_HEIGHT, LUMA, CHROMA, ACROSS, DOWN, OUT, RING, WRITTEN, _MCU_ROW = range(FRAME, FRAME + 10)
 SKIPPED, ENDS_EARLY = FRAME + 10, FRAME + 11
 _ACCUMULATOR, _VALID, _BYTE, _LIMIT, _UNTIL, _SEGMENT = range(FRAME + 12, FRAME + 18)
 _FLAT, _ZIGZAG, _BLOCKS_AT, _PLANES, _PLAN, PER_MCU = range(FRAME + 18, FRAME + 24)
 STATE = FRAME + 24
 
-# Plan of an MCU, a row of uint64 for each block. Offsets in a row, in bytes: address of the DC of the component's
+# Plan of an MCU: a row of uint64 for each block. Offsets in a row, in bytes: address of the DC of the component's
 # previous block; address of the next samples, and step to the next MCU's samples; addresses of the tables for
-# quantization, AC, DC, and AC and DC codes by length; address of the first samples in the planes; samples per side.
+# quantization, AC, DC, AC codes by length and DC codes by length; address of the first samples in the planes; samples
+# per side.
 BLOCKS, _FIELDS = 6, 10
-# The plan's last three numbers are the DC of each component's previous block.
+# The plan's last three numbers hold the DC of each component's previous block.
 PLAN = BLOCKS * _FIELDS + 3
 _PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, _ORIGIN, _SIDE = range(
     0, 8 * _FIELDS, 8
@@ -79,14 +81,14 @@ _PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, 
 
 @inlined
 def block_sides(h, v, factor):
-    """Return the number of samples per side to which a luma block decodes, and the number for a chroma block."""
+    """Return the number of samples per side to which a luma block, and a chroma block, decodes at 1 / ``factor``."""
     luma = 8 // factor
     return luma, 2 * luma if h == 2 and v == 2 and factor > 1 else luma
 
 
 @device_function
 def set_scale(frame, factor):
-    """Set the sizes of the image and of blocks for sides divided by 1, 2, 4 or 8, as libjpeg's jdmaster.c does."""
+    """Write to ``frame`` the sizes of image and blocks at 1 / ``factor``, computed as in libjpeg's jdmaster.c."""
     h, v = frame[HORIZONTAL], frame[VERTICAL]
     luma, chroma = block_sides(h, v, factor)
     frame[PIXELS_WIDTH], frame[PIXELS_HEIGHT] = -(-frame[WIDTH] // factor), -(-frame[HEIGHT] // factor)
@@ -96,20 +98,20 @@ def set_scale(frame, factor):
 
 @device_function
 def row_stride(frame):
-    """Return the bytes between rows of samples."""
+    """Return the number of bytes from one row of samples to the next."""
     side = frame[LUMA] * frame[HORIZONTAL]
     return (frame[PIXELS_WIDTH] + side - 1) // side * side + 2 * _EDGE + STEP
 
 
 @device_function
 def planes_length(frame):
-    """Return the bytes of three planes for two rows of MCUs, two rows of upsampled chroma, and STEP RGB pixels."""
+    """Return the bytes of two rows of MCUs in three planes, two rows of upsampled chroma, and STEP RGB pixels."""
     return (3 * 16 * frame[VERTICAL] + 2) * row_stride(frame) + 3 * STEP
 
 
 @device_function
 def begin_scan(frame, tables, addresses, plan):
-    """Write the plan, uint64 (PLAN,), and the state before the first MCU.
+    """Write the plan of an MCU, uint64 (PLAN,), and the state of the scan before its first MCU.
 
     Args:
         frame: frame of ``parse.parse_frame`` and ``set_scale``, followed by the state.
@@ -143,10 +145,10 @@ def begin_scan(frame, tables, addresses, plan):
 
 @device_function
 def decode_scan(frame, until_row):
-    """Continue to decode a scan until ``until_row`` rows of pixels are written, or all.
+    """Continue decoding a scan until ``until_row`` rows of pixels are written, or all rows of the image.
 
-    ``begin_scan`` has filled ``frame``, except OUT and RING. Whole rows of MCUs are written: up to MOST_SURPLUS_ROWS
-    more rows of pixels than requested.
+    ``begin_scan`` has filled ``frame``, except OUT and RING. Rows of MCUs are decoded whole, so up to MOST_SURPLUS_ROWS
+    more rows of pixels than requested are written.
 
     Returns:
         0, or a negative code for damage.
@@ -200,9 +202,9 @@ def _clear_dc(last):
 
 @inlined
 def _read_mcu(flat, zigzag, plan, block, reader, skips):
-    """Read one of two MCUs, whose blocks lie side by side; return the reader's state, and whether all codes are valid.
+    """Read one of two MCUs whose blocks lie side by side; return the reader's state, and whether all codes are valid.
 
-    If ``skips``, the MCU is read only for the DC values from which the next MCU's are predicted.
+    If ``skips`` is true, read only the DC values, from which the next MCU's DC values are predicted.
     """
     accumulator, valid, byte = reader
     entry = plan[0]
@@ -215,7 +217,7 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
         store_native_u64(before, _u64(value))
         store_i16(block, _i16(value))
         tables = load_native_u64(entry + _u64(_AC)), load_native_u64(entry + _u64(_AC_BY_LENGTH))
-        # A block of one sample needs only the DC.
+        # A block that decodes to one sample needs only its DC.
         if skips or load_native_u64(entry + _u64(_SIDE)) == _u64(1):
             accumulator, valid, byte, good = skip_ac(flat, tables, accumulator, valid, byte)
         else:
@@ -229,7 +231,7 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
 
 @inlined
 def _transform_mcus(plan, block, stride):
-    """Write the samples of two MCUs, and point the plan at the next two; samples after an odd last MCU are unused."""
+    """Write the samples of two MCUs, and point the plan to the next two; samples after an odd last MCU are unused."""
     entry = plan[0]
     end = entry + _u64(8 * _FIELDS) * _u64(plan[1])
     while entry < end:
@@ -246,7 +248,7 @@ def _transform_mcus(plan, block, stride):
 
 @device_function
 def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):
-    """Point the plan at the samples of a row of MCUs, in the upper or lower half of the planes."""
+    """Point the plan to the samples of a row of MCUs, in the upper or lower half of the planes."""
     begin, per_mcu = plan
     for b in range(per_mcu):
         entry = begin + _u64(8 * _FIELDS * b)
@@ -256,7 +258,7 @@ def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):
 
 @device_function
 def _write_rows(start, frame, row):
-    """Write the rows of pixels that a decoded row of MCUs completes; its last may wait for the next MCUs' chroma."""
+    """Write the rows of pixels that a row of MCUs completes; its last rows may wait for the next MCUs' chroma."""
     width, height, v, stride = frame[PIXELS_WIDTH], frame[PIXELS_HEIGHT], frame[VERTICAL], row_stride(frame)
     rows, out, ring = frame[LUMA] * v, _u64(frame[OUT]), frame[RING]
     if frame[COMPONENTS] == 1:

@@ -1,7 +1,7 @@
 """Upsampling of chroma rows, and conversion of rows of samples to RGB, by kernels, bit for bit as in libjpeg.
 
-Chroma is interpolated ("fancy upsampling"): each of a sample's two new samples lies a quarter of the way to a neighbor.
-The caller repeats the first sample before a row, and the last sample after the row.
+Chroma is interpolated ("fancy upsampling"): each sample becomes two, a quarter of the way to its two neighbors. The
+caller must store a copy of the first sample before a row, and of the last sample after it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def _samples(memory: VectorMemory, address: Any, offset: int = 0) -> Vector:
 
 
 def _times(vector: Vector, factor: int) -> Vector:
-    """Multiply by ``factor`` / 65536, rounded down, in 16-bit lanes."""
+    """Multiply 16-bit lanes by ``factor`` / 65536, and round down."""
     return (vector.widened(32) * factor >> 16).narrowed(16)
 
 
 def _interleave(left: Vector, right: Vector) -> Vector:
-    """Narrow the elements of two vectors to bytes, and interleave the vectors."""
+    """Narrow the elements of two vectors to bytes, and interleave these."""
     return left.narrowed(8).shuffled(right.narrowed(8), [k // 2 + 16 * (k % 2) for k in range(32)])
 
 
@@ -36,13 +36,13 @@ def _interleave(left: Vector, right: Vector) -> Vector:
 def _to_rgb(memory: VectorMemory, luma: Any, blue: Any, red: Any, out: Any) -> None:
     """Convert 16 pixels from Y, Cb and Cr to RGB (JFIF 1.02, with 16 fractional bits)."""
     y, cb, cr = _samples(memory, luma), _samples(memory, blue) - 128, _samples(memory, red) - 128
-    # 1.402 = 1 + 26345 / 65536, 1.772 = 2 - 14942 / 65536, -0.714 = 18734 / 65536 - 1: factors that fit 16 bits.
+    # 1.402 = 1 + 26345 / 65536, 1.772 = 2 - 14942 / 65536, -0.714 = 18734 / 65536 - 1: these factors fit 16 bits.
     # Doubling the chroma and rounding half of the product gives the same result as rounding one product.
     r = y + cr + (_times(cr << 1, 26345) + 1 >> 1)
     b = y + (cb << 1) + (_times(cb << 1, -14942) + 1 >> 1)
     halves = [half + 32768 >> 16 for half in cb.interleaved_sums(cr, cb.filled(-22554, 18734))]
     g = y - cr + halves[0].packed(halves[1])
-    # Colors less 128 fit signed bytes. Each half of ``rg`` has r of 8 pixels, then g.
+    # Colors minus 128 fit signed bytes. Each half of ``rg`` has the r of 8 pixels, then their g.
     r, g, b = (color - 128 for color in (r, g, b))
     rg, bb = r.packed(g) ^ -128, b.packed(b) ^ -128
     for half in range(0, 32, 16):
@@ -53,7 +53,7 @@ def _to_rgb(memory: VectorMemory, luma: Any, blue: Any, red: Any, out: Any) -> N
 
 @vector_function(2)
 def _interpolate_across(memory: VectorMemory, row: Any, out: Any) -> None:
-    """Interpolate 16 samples to 32."""
+    """Interpolate 16 samples of a row to 32."""
     near = _samples(memory, row) * 3
     left, right = near + _samples(memory, row, -1) + 1 >> 2, near + _samples(memory, row, 1) + 2 >> 2
     memory.store(out, _interleave(left, right))
@@ -61,7 +61,7 @@ def _interpolate_across(memory: VectorMemory, row: Any, out: Any) -> None:
 
 @vector_function(3)
 def _interpolate_both(memory: VectorMemory, row: Any, aside: Any, out: Any) -> None:
-    """Interpolate 16 samples of a row to 32, with ``aside``, the row above or below."""
+    """Interpolate 16 samples of a row to 32, across and with ``aside``, the row above or below."""
     before, here, after = (_samples(memory, row, k) * 3 + _samples(memory, aside, k) for k in (-1, 0, 1))
     near = here * 3
     memory.store(out, _interleave(near + before + 8 >> 4, near + after + 7 >> 4))
@@ -69,14 +69,14 @@ def _interpolate_both(memory: VectorMemory, row: Any, aside: Any, out: Any) -> N
 
 @vector_function(4)
 def _interpolate_down(memory: VectorMemory, row: Any, aside: Any, bias: Any, out: Any) -> None:
-    """Interpolate 16 samples between a row and the row above (bias 1) or below (bias 2)."""
+    """Interpolate 16 samples of a row with ``aside``, the row above (bias 1) or below (bias 2)."""
     rounding = memory.splat(bias, STEP, 16)
     memory.store(out, (_samples(memory, row) * 3 + _samples(memory, aside) + rounding >> 2).narrowed(8))
 
 
 @vector_function(2)
 def _repeat_across(memory: VectorMemory, row: Any, out: Any) -> None:
-    """Repeat each of 16 samples."""
+    """Repeat each of 16 samples once."""
     here = _samples(memory, row)
     memory.store(out, _interleave(here, here))
 
@@ -88,11 +88,11 @@ def upsample(row, aside, below, shape, out):
     Args:
         row, aside: addresses of the nearest and the second nearest row of samples.
         below: whether ``aside`` lies below ``row``.
-        shape: samples in a row; factors across and down; whether to interpolate.
-        out: address of the output row, with 2 * STEP writable bytes after the row.
+        shape: number of samples in a row; upsampling factors across and down; whether to interpolate.
+        out: address of the output row, which is followed by 2 * STEP writable bytes.
     """
     count, across, down, smooth = shape
-    # libjpeg does not interpolate rows of at most 2 samples, across or down.
+    # libjpeg does not interpolate rows of at most 2 samples in any direction.
     narrow = count <= 2 or not smooth
     for k in range(0, count, STEP):
         offset = _u64(k)
@@ -108,18 +108,18 @@ def upsample(row, aside, below, shape, out):
 
 @device_function
 def to_rgb(luma, blue, red, width, out, spare):
-    """Convert a row of samples to RGB pixels.
+    """Convert a row of Y, Cb and Cr samples to RGB pixels.
 
     Args:
-        luma, blue, red: addresses of rows of samples, with STEP readable bytes after them.
-        out: address of the row, of which exactly ``3 * width`` bytes are written.
+        luma, blue, red: addresses of rows of samples, which are followed by STEP readable bytes.
+        out: address of the row of pixels, of which exactly ``3 * width`` bytes are written.
         spare: address of 3 * STEP bytes of scratch.
     """
     whole = width // STEP * STEP
     for k in range(0, whole, STEP):
         offset = _u64(k)
         _to_rgb(luma + offset, blue + offset, red + offset, out + offset * _u64(3))
-    # The last step converts the last 16 pixels of the row, some of which are already converted.
+    # The last step converts the row's last 16 pixels, some of them a second time.
     if whole < width and width >= STEP:
         offset = _u64(width - STEP)
         _to_rgb(luma + offset, blue + offset, red + offset, out + offset * _u64(3))
@@ -131,7 +131,7 @@ def to_rgb(luma, blue, red, width, out, spare):
 
 @device_function
 def to_grey(luma, width, out):
-    """Convert a row of samples to grey pixels; addresses as for ``to_rgb``."""
+    """Convert a row of Y samples to grey RGB pixels; addresses as for ``to_rgb``."""
     for k in range(width):
         value, pixel = load_u8(luma + _u64(k)), out + _u64(3 * k)
         store_u8(pixel, value)

@@ -26,15 +26,15 @@ from picstore.jpeg.tiles import restart_interval
 from picstore.jpeg.transcode import TranscodedJpeg
 
 MAX_SIDE = 65_535  # pixels (T.81, B.2.2)
-# Height in pixels of a 4:2:0 MCU, which is a multiple of other MCUs' height.
+# Height in pixels of a 4:2:0 MCU, a multiple of the height of any other MCU.
 _MCU_HEIGHT = 16
-# Pixels of a strip. The symbols of a strip take at most 6 MiB for 4:2:0, 12 MiB for 4:4:4.
+# Number of pixels in a strip, whose symbols take at most 6 MiB for 4:2:0, 12 MiB for 4:4:4.
 _STRIP_PIXELS = 1 << 20
-# Upper bound of a symbol's average bytes: 16 bits of code + 11 of value, doubled by stuffing, are 54 bits.
+# Upper bound of the average bytes per symbol: 16 bits of code + 11 of value, doubled by stuffing, are 54 bits.
 _MAX_BYTES = 7
 _END = bytes([0xFF, EOI])
 _JFIF = b"JFIF\0\1\1\0\0\1\0\1\0\0"  # version 1.01, square pixels, no thumbnail
-# Horizontal and vertical sampling factor of the luma.
+# Horizontal and vertical sampling factors of the luma.
 _SAMPLING_FACTORS = {"444": (1, 1), "422": (2, 1), "420": (2, 2)}
 
 
@@ -49,23 +49,23 @@ def encode(pixels: U8, *, quality: int, subsampling: str, interval: int | None =
         interval: MCUs between markers, 1 … 65,535; by default those of a tile, see ``jpeg.tiles.restart_interval``.
 
     Raises:
-        UsageError: the array or an argument is impossible.
+        UsageError: the array or an argument has an impossible value.
     """
     shape = pixels.shape[1::-1] if pixels.ndim > 1 else (0, 0)
     return encode_strips((pixels,), size=shape, quality=quality, subsampling=subsampling, interval=interval)
 
 
 def strip_height(width: int) -> int:
-    """Return the number of rows in a strip for ``encode_strips``: whole rows of MCUs, about a megapixel."""
+    """Return the number of rows in a strip for ``encode_strips``: whole rows of MCUs, about a megapixel in all."""
     return _MCU_HEIGHT * max(1, _STRIP_PIXELS // (_MCU_HEIGHT * width))
 
 
 def encode_strips(
     strips: Iterable[U8], *, size: tuple[int, int], quality: int, subsampling: str, interval: int | None = None
 ) -> TranscodedJpeg:
-    """Encode as ``encode`` does, from strips of the image; only the symbols of strips stay in memory.
+    """Encode as ``encode`` does, from an image's strips; only the strips' symbols stay in memory.
 
-    Symbols take 1.4 bytes a pixel of photographs at quality 90, and at most 6 for 4:2:0, 8 for 4:2:2, 12 for 4:4:4.
+    Symbols take 1.4 bytes per pixel for photographs at quality 90, and at most 6 for 4:2:0, 8 for 4:2:2, 12 for 4:4:4.
 
     Args:
         strips: pixels as ``encode`` takes them, from top to bottom. The height of each strip except the last is a
@@ -98,7 +98,7 @@ def encode_strips(
 
 
 def _check_strip(pixels: U8, width: int, height: int) -> None:
-    """Raise UsageError unless an array is an image of this width and at most this height."""
+    """Raise UsageError unless an array is an image of the given width and of at most the given height."""
     color = pixels.ndim == 3 and pixels.shape[2] == 3
     if pixels.dtype != np.uint8 or not (color or pixels.ndim == 2) or not pixels.size:
         raise UsageError(
@@ -111,7 +111,7 @@ def _check_strip(pixels: U8, width: int, height: int) -> None:
 
 
 class _Scan:
-    """Symbols of an image's strips so far, and the frequencies of the symbols."""
+    """Symbols of the strips added so far, and frequencies of the symbols."""
 
     def __init__(
         self, size: tuple[int, int], quality: int, factors: tuple[int, int], interval: int | None, *, grey: bool
@@ -127,7 +127,7 @@ class _Scan:
         self._found: deque[tuple[U32, I64]] = deque()
 
     def add_symbols(self, pixels: U8, *, last: bool) -> None:
-        """Find and keep the symbols of a strip; ``last`` says whether the strip is the image's last."""
+        """Find and keep the symbols of a strip; ``last`` states whether it is the image's last strip."""
         if pixels.strides[1] != 1 and pixels.strides[1:] != (3, 1):
             pixels = np.ascontiguousarray(pixels)
         header, columns, (height, width) = self._header, self._columns, pixels.shape[:2]
@@ -149,7 +149,7 @@ class _Scan:
         self._found.append((symbols if last else symbols.copy(), ends))
 
     def write(self) -> TranscodedJpeg:
-        """Choose the Huffman tables and write the JPEG; free a strip's symbols once they are written."""
+        """Choose the Huffman tables and write the JPEG; free the symbols of each strip once they are written."""
         counts, values = np.zeros((4, 16), np.uint8), np.zeros((4, 256), np.uint8)
         codes = np.zeros((4, 256), np.uint32)
         bits = choose_codes(self._frequencies, (counts, values, codes))
@@ -165,7 +165,7 @@ class _Scan:
         while self._found:
             symbols, ends = self._found.popleft()
             segments = ends.size - 1
-            most = min(bits // 4, _MAX_BYTES * symbols.size)  # stuffing at most doubles the bytes
+            most = min(bits // 4, _MAX_BYTES * symbols.size)  # bytes, because stuffing at most doubles them
             out, starts = np.empty(most + 4 * segments + 64, np.uint8), np.empty(segments + 1, np.int64)
             written = write_symbols(symbols, ends, codes, before, out, starts)
             pieces.append(out[:written].tobytes() if before or self._found else out[:written].data)
@@ -177,7 +177,7 @@ class _Scan:
 
 @lru_cache(maxsize=16)
 def _quantization(quality: int) -> tuple[dict[int, bytes], U16]:
-    """Return the bodies of DQT segments by destination, and ``make_divisors`` of luma and chroma: uint16 (2, 3, 64)."""
+    """Return the bodies of DQT segments by destination, and the divisors of luma and chroma, uint16 (2, 3, 64)."""
     scaled = scale_tables(quality)
     bodies = {k: bytes([k, *(table[at] for at in ZIGZAG.tolist())]) for k, table in enumerate(scaled)}
     return bodies, np.stack([make_divisors(table) for table in scaled])

@@ -16,7 +16,7 @@ from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_funct
 
 
 def _transform(x: list[Vector], *, first: bool) -> list[Vector]:
-    """Compute eight 1-D transforms in parallel, on 16-bit lanes.
+    """Compute eight 1-D transforms in parallel, in 16-bit lanes.
 
     Only vectors widened from 16 bits are multiplied, because LLVM multiplies such vectors in half the time.
     """
@@ -44,15 +44,15 @@ def _transform(x: list[Vector], *, first: bool) -> list[Vector]:
 
 
 def make_divisors(factors: list[int]) -> U16:
-    """Compute the numbers with which a block is quantized without a division.
+    """Compute the numbers by which a block is quantized without a division.
 
     Args:
         factors: 64 quantization factors, row by row.
 
     Returns:
-        uint16 (3, 64): for each factor the addend, the reciprocal and the scale, such that
-        ``(value + addend) * reciprocal * scale >> 32`` is the rounded quotient of a value below 2**14 and 8 times the
-        factor, the scale of the transform (A. Fog, "Optimizing subroutines in assembly language", 16.9).
+        uint16 (3, 64): for each factor the addend, the reciprocal and the scale, such that ``(value + addend) *
+        reciprocal * scale >> 32`` is the rounded quotient of a value below 2**14 and 8 times the factor, because the
+        transform scales by 8 (A. Fog, "Optimizing subroutines in assembly language", 16.9).
     """
     divisors = np.zeros((3, 64), np.uint16)
     for k, factor in enumerate(factors):
@@ -70,7 +70,7 @@ def make_divisors(factors: list[int]) -> U16:
 
 
 def _times(left: Vector, right: Vector) -> Vector:
-    """Return the upper half of the products of unsigned 16-bit lanes; one operand is below 2**15."""
+    """Return the upper half of the products of unsigned 16-bit lanes; one of the operands must be below 2**15."""
     return (left.widened(32, signed=False) * right.widened(32, signed=False) >> 16).narrowed(16)
 
 

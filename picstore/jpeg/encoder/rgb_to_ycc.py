@@ -11,7 +11,7 @@ from picstore.kernels.simd import Vector, VectorMemory, load_u8, vector_function
 
 # Number of pixels or samples to process at a time. Up to STEP - 1 samples after the end of a row are written too.
 STEP = 16
-# 128, the center of Cb and Cr, with 16 fractional bits, plus just less than 1/2, which rounds halves down.
+# 128, the center of Cb and Cr, in 16 fractional bits, plus just less than 1/2, so that halves are rounded down.
 _CENTER = (128 << 16) + (1 << 15) - 1
 _u64 = np.uint64
 
@@ -28,21 +28,21 @@ def _convert(memory: VectorMemory, color: tuple[Vector, ...], out: Any, step: An
 
 @vector_function(3)
 def _convert_pixels(memory: VectorMemory, source: Any, out: Any, step: Any) -> None:
-    """Convert 16 pixels whose channels are interleaved."""
+    """Convert 16 pixels with interleaved channels."""
     pixels = memory.load(source, 3 * STEP, 8)
     _convert(memory, tuple(pixels.shuffled(pixels, range(c, 3 * STEP, 3)) for c in range(3)), out, step)
 
 
 @vector_function(4)
 def _convert_planes(memory: VectorMemory, source: Any, plane: Any, out: Any, step: Any) -> None:
-    """Convert 16 pixels whose channels lie ``plane`` bytes apart."""
+    """Convert 16 pixels whose channels lie in planes, ``plane`` bytes apart."""
     green = memory.offset(source, plane)
     addresses = source, green, memory.offset(green, plane)
     _convert(memory, tuple(memory.load(each, STEP, 8) for each in addresses), out, step)
 
 
 def _pairs(memory: VectorMemory, row: Any) -> Vector:
-    """Return the sums of the 16 pairs of neighbors among 32 samples."""
+    """Return the sums of the 16 pairs of neighbors among 32 samples of a row."""
     samples = memory.load(row, 2 * STEP, 8)
     left, right = (samples.shuffled(samples, range(k, 2 * STEP, 2)).widened(16, signed=False) for k in (0, 1))
     return left + right
@@ -55,26 +55,26 @@ def _alternating(memory: VectorMemory, even: int, odd: int) -> Vector:
 
 @vector_function(3)
 def _halve_both(memory: VectorMemory, row: Any, below: Any, out: Any) -> None:
-    """Average 16 squares of two by two samples; halves are alternately rounded down and up."""
+    """Average 16 squares of 2 × 2 samples; halves are rounded down and up by turns."""
     sums = _pairs(memory, row) + _pairs(memory, below) + _alternating(memory, 1, 2)
     memory.store(out, (sums >> 2).narrowed(8))
 
 
 @vector_function(2)
 def _halve_across(memory: VectorMemory, row: Any, out: Any) -> None:
-    """Average 16 pairs of samples; halves are alternately rounded down and up."""
+    """Average 16 pairs of samples; halves are rounded down and up by turns."""
     memory.store(out, (_pairs(memory, row) + _alternating(memory, 0, 1) >> 1).narrowed(8))
 
 
 @device_function
 def convert_row(source, steps, width, padded, out, plane, spare):
-    """Convert a row of pixels to rows of Y, Cb and Cr, and repeat the last sample of each row.
+    """Convert a row of pixels to rows of Y, Cb and Cr, each padded with copies of its last sample.
 
     Args:
         source: address of the first pixel.
-        steps: bytes from one pixel to the next and from one channel to the next, (3, 1) or (1, any); (1, 0) for grey,
+        steps: numbers of bytes from one pixel, and from one channel, to the next: (3, 1) or (1, any); (1, 0) for grey,
             which is copied to a single row.
-        width, padded: numbers of samples in a row without and with repeated samples.
+        width, padded: numbers of samples in a row without and with padding.
         out: address of the row of Y, with STEP - 1 writable bytes after the row; the row of Cb begins ``plane`` bytes
             later, the row of Cr 2 * ``plane`` bytes later.
         spare: address of 3 * STEP bytes of scratch.
@@ -103,7 +103,7 @@ def convert_row(source, steps, width, padded, out, plane, spare):
 
 @device_function
 def halve_row(row, below, count, out):
-    """Write ``count`` means of 2 neighbors in a row, or of 2 × 2 samples if ``below`` is another row."""
+    """Write ``count`` means of 2 neighbors in a row, or of 2 × 2 samples if ``below`` is the next row."""
     for k in range(0, count, STEP):
         if row == below:
             _halve_across(row + _u64(2 * k), out + _u64(k))

@@ -15,14 +15,14 @@ from picstore.jpeg.huffman import optimal_codes
 from picstore.kernels.jit import device_function, inlined, kernel, memcpy, store_u8
 from picstore.kernels.simd import leading_zeros, load_u32, store_i32, trailing_zeros
 
-MAX_SYMBOLS = 64  # maximum number of symbols of a block
+MAX_SYMBOLS = 64  # largest number of symbols of a block
 _END_OF_BLOCK, _SIXTEEN_ZEROS = 0x00, 0xF0
 _u64 = np.uint64
 
 
 @inlined
 def _add_symbol(target, counters, table, symbol, value):
-    """Store and count a symbol with its value; return the next address."""
+    """Store a symbol with its value, and count it; return the address of the next symbol."""
     store_i32(target, np.int32(table << 24 | symbol << 16 | value))
     counter = counters + _u64(4 * (table << 8 | symbol))
     store_i32(counter, np.int32(load_u32(counter) + 1))
@@ -31,20 +31,20 @@ def _add_symbol(target, counters, table, symbol, value):
 
 @inlined
 def _size(value):
-    """Return the number of bits that code a value, and these bits (T.81, F.1.2.1)."""
+    """Return the number of bits that a value takes, and the bits themselves (T.81, F.1.2.1)."""
     size = 64 - leading_zeros(_u64(abs(value)))
     return size, value if value >= 0 else value + (1 << size) - 1
 
 
 @device_function
 def _add_block(target, counters, kind, difference, block, nonzero):
-    """Store the symbols of a block; return the next address.
+    """Store and count the symbols of a block; return the address of the next symbol.
 
     Args:
         target: address of uint32 symbols.
         counters: address of uint32 (4, 256), frequencies of symbols by table.
         kind: 0 for luma, 1 for chroma.
-        difference: DC coefficient less that of the previous block.
+        difference: DC coefficient minus that of the component's previous block.
         block: int16 (64,), coefficients in zigzag order.
         nonzero: uint64 whose bit *k* is set if coefficient *k* is not zero.
     """
@@ -72,11 +72,11 @@ def _fill_rows(source, row, shape, rows, stride):
     """Convert a row of MCUs to samples.
 
     Args:
-        source: address of the first pixel; bytes from one row, pixel and channel to the next.
+        source: address of the first pixel; numbers of bytes from one row, pixel and channel to the next.
         row: index of the row of MCUs.
         shape: width and height of the image, MCUs in a row, and sampling factors of the luma.
         rows: address of three planes of 8 * v rows at full width, followed by two planes of 8 rows of halved chroma.
-        stride: bytes of a row of samples.
+        stride: number of bytes from one row of samples to the next.
     """
     first, down, across, channel = source
     width, height, columns, h, v = shape
@@ -91,7 +91,7 @@ def _fill_rows(source, row, shape, rows, stride):
             pixels = _u64(first + (top + y) * down)
             convert_row(pixels, (across, channel), width, 8 * h * columns, target, plane, spare)
             continue
-        # Below the image, repeat its last row.
+        # Below the image, the image's last row is repeated.
         for c in range(count):
             copy = target + _u64(c) * plane
             memcpy(copy, copy - _u64(stride), stride)
@@ -107,14 +107,14 @@ def _fill_rows(source, row, shape, rows, stride):
 
 @kernel("(UniTuple(int64, 4), UniTuple(int64, 6), int64, uint16[:, :, ::1], uint32[::1], int64[::1], uint32[:, ::1])")
 def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
-    """Quantize an image, or whole segments of an image, and find its symbols.
+    """Quantize an image, or whole restart segments of it, and find the symbols.
 
     Args:
-        source: address of the first pixel; bytes from one row, pixel and channel to the next, the last 0 for grey.
+        source: address of the first pixel; numbers of bytes from one row, pixel and channel (0 for grey) to the next.
         shape: width and height, MCUs in a row and rows of MCUs, sampling factors of the luma.
-        interval: MCUs of a segment.
+        interval: number of MCUs in a segment.
         divisors: uint16 (2, 3, 64), results of ``make_divisors`` for luma and chroma.
-        symbols: uint32, takes at most ``MAX_SYMBOLS`` symbols a block.
+        symbols: uint32, takes at most ``MAX_SYMBOLS`` symbols per block.
         ends: int64 (segments + 1,), takes 0 and the end of each segment in ``symbols``.
         frequencies: uint32 (4, 256), to which the frequencies of the symbols of each Huffman table are added.
     """
@@ -126,16 +126,16 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
     coefficients = _u64(block.ctypes.data)
     first, counters = _u64(symbols.ctypes.data), _u64(frequencies.ctypes.data)
     target = first
-    # Numbers of luma blocks that hold pixels, across and down; MCUs may have more blocks.
+    # Numbers of luma blocks that contain pixels, across and down; the MCUs may have more blocks.
     across, down = (width + 7) // 8, (height + 7) // 8
     per_mcu = h * v + 2 if source[3] else 1
-    # Index of Cb's first row of samples, and number of rows from there to Cr's first row.
+    # Index of Cb's first row of samples, and number of rows from it to Cr's first row.
     chroma = 8 * v if h == 1 else 24 * v
     between = 8 * v if h == 1 else 8
     ends[0] = 0
     segment = done = 0
     for row in range(rows):
-        # The address is taken in the loop, because numba frees an array after its last mention.
+        # The address is taken inside the loop, because numba frees an array after its last mention.
         planes = _u64(samples.ctypes.data)
         _fill_rows(source, row, (width, height, columns, h, v), planes, stride)
         for column in range(columns):
@@ -154,7 +154,7 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
                     nonzero = forward_dct(planes + _u64(at), _u64(stride), factors, coefficients)
                     dc = np.int64(block[0])
                 else:
-                    # A block beyond the image has no AC coefficients.
+                    # A block outside of the image gets no AC coefficients, and the DC of the previous block.
                     dc = previous[c]
                 target = _add_block(target, counters, kind, dc - previous[c], block, nonzero)
                 previous[c] = dc
@@ -168,7 +168,7 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
 
 @kernel("(uint32[:, ::1], Tuple((uint8[:, ::1], uint8[:, ::1], uint32[:, ::1])))")
 def choose_codes(frequencies, tables):
-    """Compute the optimal codes of each Huffman table.
+    """Compute the optimal codes for each Huffman table.
 
     Args:
         frequencies: as ``find_symbols`` fills them.
@@ -176,7 +176,7 @@ def choose_codes(frequencies, tables):
             ``optimal_codes`` for each table.
 
     Returns:
-        Number of bits of the codes and values of all symbols.
+        Number of bits that the codes and values of all symbols take.
     """
     bits = 0
     for table in range(4):
@@ -188,7 +188,7 @@ def choose_codes(frequencies, tables):
 
 @kernel("(uint32[::1], int64[::1], uint32[:, ::1], int64, uint8[::1], int64[::1])")
 def write_symbols(symbols, ends, codes, before, out, starts):
-    """Write segments of a scan, with a restart marker before each segment except the scan's first.
+    """Write segments of a scan, each after a restart marker, except the first segment of the scan.
 
     Args:
         symbols, ends: as ``find_symbols`` fills them.
@@ -216,7 +216,7 @@ def write_symbols(symbols, ends, codes, before, out, starts):
             entry += _u64(4)
             code = np.int64(load_u32(table + _u64(symbol >> 16 << 2)))
             size = symbol >> 16 & 15
-            value = _u64(code >> 5 << size | symbol & 0xFFFF)  # 27 bits at most
+            value = _u64(code >> 5 << size | symbol & 0xFFFF)  # at most 27 bits
             accumulator, pending, target = append_bits(accumulator, pending, value, (code & 31) + size, target)
         target = flush_bits(accumulator, pending, target)
         starts[segment + 1] = np.int64(target - begin) + 2

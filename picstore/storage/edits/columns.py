@@ -17,7 +17,7 @@ NUMBERS, TEXT = "numbers", "text"
 RESERVED = ("boxes", "keypoints", "polygons", "extra", "labels", "visibility", "index", "images", "ids", "jpeg", "id")
 
 Values: TypeAlias = "Array | list[str | None]"
-FileBytes: TypeAlias = dict[str, bytes]  # bytes of files, by name
+FileBytes: TypeAlias = dict[str, bytes]  # bytes of each file, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Column:
     """Read-only values of a column by record id, in memory or mapped from a file.
 
     Attributes:
-        ids: int64 (n,), ascending.
-        values: numbers (n, …), or the bytes of all strings.
+        ids: ids of the records with a value, int64 (n,), ascending.
+        values: numbers (n, …), or the UTF-8 bytes of all strings, joined.
         ends: int64 (n,), end of each string in ``values``; None for numbers.
         file: name of the file of the values, for messages.
     """
@@ -37,14 +37,14 @@ class Column:
     file: str = ""
 
     def find_ids(self, ids: I64) -> tuple[I64, Bools]:
-        """Return each id's index in ``self.ids``, int64 (n,), and whether the index is valid, bool (n,)."""
+        """Return the index in ``self.ids`` of each id, int64 (n,), and whether the id occurs there, bool (n,)."""
         indices = np.searchsorted(self.ids, ids)
         indices[indices == len(self.ids)] = 0
         found = self.ids[indices] == ids if len(self.ids) else np.zeros(len(ids), dtype=np.bool_)
         return indices, found
 
     def take(self, ids: I64) -> Values:
-        """Return the values of ``ids``: numbers (n, …), NaN or -1 if missing, or a list of strings, None if missing."""
+        """Return the values of ``ids``: numbers (n, …), NaN or -1 if missing; or a list of strings, None if missing."""
         indices, found = self.find_ids(ids)
         if self.ends is not None:
             return [self._text(index) if there else None for index, there in zip(indices, found, strict=True)]
@@ -53,21 +53,21 @@ class Column:
         return values
 
     def of(self, ids: I64) -> tuple[I64, Values]:
-        """Return the ``ids`` that have a value, and their values."""
+        """Return those of the ``ids`` that have a value, and their values."""
         indices, found = self.find_ids(ids)
         if self.ends is not None:
             return ids[found], [self._text(index) for index in indices[found]]
         return ids[found], self.values[indices[found]]
 
     def missing_values(self, count: int) -> Values:
-        """Return placeholders for the values of ``count`` records without a value."""
+        """Return placeholders, NaN, -1 or None, for ``count`` records without a value."""
         if self.ends is not None:
             return [None] * count
         return np.full((count, *self.values.shape[1:]), _missing_number(self.values.dtype), self.values.dtype)
 
     def get(self, id_: int) -> Any:
         """Return the value of one record: a str, int, float or array; None if the record has no value."""
-        # Tables hold ids as int64, so that ids from 2**63 on are negative.
+        # Tables hold ids as int64, in which ids from 2**63 on are negative.
         indices, found = self.find_ids(np.array([id_]).astype(np.int64))
         if not found[0]:
             return None
@@ -77,7 +77,7 @@ class Column:
         return value.copy() if value.ndim else value.item()
 
     def joined(self, ids: I64, given: Sequence[Any] | Array) -> tuple[I64, Sequence[Any] | Array]:
-        """Return the column's ids and values after an update that gives ``ids`` the values ``given``."""
+        """Return the column's ids and values after an update in which the records ``ids`` get the values ``given``."""
         others = self.ids[~np.isin(self.ids, ids)]
         old = self.take(others)
         values: Any = [*old, *given]
@@ -103,7 +103,7 @@ def _missing_number(dtype: np.dtype[Any]) -> float:
 
 
 def read_column(entry: ColumnEntry, read: Callable[[NpyFile], Array]) -> Column:
-    """Read a column from its files, each with ``read``; raise Corrupt if the files do not form a column."""
+    """Read a column from its files, each by calling ``read``; raise Corrupt if the files do not form a column."""
     ids, values = read(entry.ids), read(entry.values)
     ends = None if entry.ends is None else read(entry.ends)
     sound = ids.ndim == 1 and ids.dtype == np.int64 and not (np.diff(ids) <= 0).any()
@@ -120,10 +120,10 @@ def read_column(entry: ColumnEntry, read: Callable[[NpyFile], Array]) -> Column:
 
 
 def make_column(name: str, ids: I64, given: Sequence[Any] | Array) -> tuple[ColumnEntry, FileBytes]:
-    """Return the entry of a column, and the bytes of its files by name; raise UsageError if name or value is invalid.
+    """Build a column: return its entry, and its files' bytes by name; raise UsageError if name or value is invalid.
 
     Args:
-        ids: int64 (n,), each once, in any order.
+        ids: ids of the records, int64 (n,), each once, in any order.
         given: n strings, or n numbers or arrays of numbers of one shape. Integers and booleans become int64, floats
             keep their dtype.
     """

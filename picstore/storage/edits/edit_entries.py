@@ -27,7 +27,7 @@ from picstore.storage.location.regular_file import open_regular
 from picstore.storage.location.resolve import EDITS, INDEX, Root, WritableLocation, read_at
 
 _MAGIC = b"\x93NUMPY\x01\x00"
-_MAX_HEADER = 4096  # largest size in bytes of a .npy header that is read; NumPy writes 128
+_MAX_HEADER = 4096  # bytes; NumPy writes headers of 128
 _HEADER = re.compile(
     rb"\{'descr': '(<i8|<f[248]|\|u1)', 'fortran_order': False, 'shape': \((\d{1,18}(?:, \d{1,18}){0,30}),?\), \}\s*"
 )
@@ -35,7 +35,7 @@ _HEADER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class NpyFile:
-    """A .npy file in ``edits/``: path relative to the dataset, size in bytes, and CRC-32C of all bytes."""
+    """File .npy in ``edits/``: path relative to the dataset, size in bytes, and CRC-32C of all bytes."""
 
     file: str
     bytes: int
@@ -43,7 +43,7 @@ class NpyFile:
 
 
 def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
-    """Serialize an array as .npy; return the file, named by the first 64 bits of the bytes' SHA-256, and the bytes."""
+    """Serialize an array as a .npy file, named by the first 64 bits of its bytes' SHA-256; return (file, bytes)."""
     out = io.BytesIO()
     np.lib.format.write_array(out, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
     raw = out.getvalue()
@@ -51,7 +51,7 @@ def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
 
 
 def own_edits_folder(root: WritableLocation) -> WritableLocation:
-    """Return the folder of edits; raise UsageError if it is a symbolic link, because edits would follow the link."""
+    """Return a dataset's folder of edits; raise UsageError if it is a symbolic link, which edits would follow."""
     folder = root / EDITS
     if isinstance(folder, Folder) and folder.path.is_symlink():
         raise UsageError(f"{folder} is a symbolic link; replace it by a folder of the same files to edit {root}")
@@ -59,7 +59,7 @@ def own_edits_folder(root: WritableLocation) -> WritableLocation:
 
 
 def write_npy_file(root: WritableLocation, npy_file: NpyFile, raw: bytes) -> None:
-    """Write a .npy file unless one of the same name and size, hence bytes, exists; errors: see ``own_edits_folder``."""
+    """Write a .npy file unless a file of its name and size exists, which then has the same bytes."""
     own_edits_folder(root)
     target = root / npy_file.file
     if not target.is_file() or target.size() != npy_file.bytes:
@@ -67,7 +67,7 @@ def write_npy_file(root: WritableLocation, npy_file: NpyFile, raw: bytes) -> Non
 
 
 def read_npy_file(root: Root, npy_file: NpyFile) -> Array:
-    """Read and check a .npy file's array, mapped if the dataset is a local folder; raise Damage if a check fails."""
+    """Read and check a .npy file, and return its array, mapped from a local folder; raise Damage if a check fails."""
     path = root / npy_file.file
     try:
         raw = _map(path, npy_file) if isinstance(path, Folder) else read_at(path, 0, npy_file.bytes, file=str(path))
@@ -89,7 +89,7 @@ def _map(path: Folder, npy_file: NpyFile) -> memoryview:
 
 
 def parse_npy_file(raw: bytes | memoryview, *, file: str) -> Array:
-    """Return a .npy file's array, a read-only view of its bytes; raise Corrupt if picstore writes no such file."""
+    """Return the array in a .npy file, a read-only view of its bytes; raise Corrupt unless picstore wrote it."""
     begin = len(_MAGIC) + 2
     end = begin + int.from_bytes(raw[len(_MAGIC) : begin], "little")
     match = _HEADER.fullmatch(bytes(raw[begin : min(end, _MAX_HEADER)]))
@@ -105,13 +105,13 @@ def parse_npy_file(raw: bytes | memoryview, *, file: str) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class ColumnEntry:
-    """Entry of a column in the manifest: its kind, and files of values by record id.
+    """Entry of a column in the manifest: its name and kind, and the files of its values.
 
     Attributes:
         kind: ``"numbers"`` or ``"text"``.
-        ids: int64 (n,), ascending.
-        values: numbers (n, …), or the bytes of all strings.
-        ends: int64 (n,), end of each string in ``values``; None for numbers.
+        ids: file of the ids of the records with a value, int64 (n,), ascending.
+        values: file of the values: numbers (n, …), or the UTF-8 bytes of all strings, joined.
+        ends: file of the end of each string in ``values``, int64 (n,); None for numbers.
     """
 
     name: str
@@ -122,19 +122,20 @@ class ColumnEntry:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> ColumnEntry:
-        """Return the entry of a column from checked JSON."""
+        """Build the entry of a column from JSON that was checked."""
         files = {name: document[name] and NpyFile(**document[name]) for name in ("ids", "values", "ends")}
         return cls(name=document["name"], kind=document["kind"], **files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """Changes to a finished dataset.
+    """Edits of a finished dataset, as its manifest lists them.
 
     Attributes:
         index: name of the index: ``picstore.idx``, or a file in ``edits/`` once rows were appended.
         deleted: number of deleted records.
-        tombstones: file of the deleted records' numbers in stored order, int64 (deleted,), ascending; None if empty.
+        tombstones: file of the deleted records' numbers in stored order, int64 (deleted,), ascending; None if no record
+            is deleted.
         columns: entries of the columns; a column called ``label`` replaces the records' labels.
     """
 
@@ -152,7 +153,7 @@ class Edits:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Edits:
-        """Return the edits of a manifest from checked JSON."""
+        """Build the edits from a manifest's JSON that was checked."""
         tombstones = document["tombstones"]
         return cls(
             index=document["index"],

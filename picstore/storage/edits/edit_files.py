@@ -1,4 +1,4 @@
-"""The files of a dataset's edits, saved or not: columns and deleted records (docs/format.md, "Edits")."""
+"""Files of a dataset's edits, saved or unsaved: columns and deleted records (docs/format.md, "Edits")."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ KeptColumns = dict[NpyFile, Column]
 
 
 class EditFiles:
-    """Edits of a version of a dataset, immutable: reads the edits' files, and builds the edits of the next version.
+    """Edits of a dataset's version, immutable; reads the edits' files, and builds the edits of the next version.
 
     Args:
         root: folder of the dataset.
         edits: edits of the manifest.
-        unsaved: bytes of the files that are not yet written, by name.
-        kept: columns that were read, by the file of their values; versions of a dataset may share this dictionary.
+        unsaved: bytes of the files that are not written yet, by name.
+        kept: columns that were read so far, by the file of their values; versions of a dataset may share this
+            dictionary.
     """
 
     def __init__(self, root: Root, edits: Edits, unsaved: FileBytes, *, kept: KeptColumns) -> None:
@@ -54,7 +55,7 @@ class EditFiles:
         return self._kept[entry.values]
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """Return the labels of the records ``ids``: values of the column ``label``, else the stored ``labels``."""
+        """Return labels of the records ``ids``: values of the column ``label``, by default the stored ``labels``."""
         changed: I64 = labels.copy()
         if LABEL in self.columns:
             indices, found = self.column(LABEL).find_ids(ids.astype(np.int64))
@@ -62,7 +63,7 @@ class EditFiles:
         return changed
 
     def with_values(self, record: Record) -> Record:
-        """Return a stored record with its values in the columns, and its label replaced by the column ``label``."""
+        """Return a stored record with its values in the columns, and the value in the column ``label`` as its label."""
         if not self.columns:
             return record
         values = {name: self.column(name).get(record.id) for name in self.columns}
@@ -70,12 +71,12 @@ class EditFiles:
         return replace(record, label=values.pop(LABEL, record.label), columns=values)
 
     def deleted(self) -> I64:
-        """Read the numbers of the deleted records in stored order, ascending."""
+        """Return the numbers of the deleted records in stored order, ascending."""
         tombstones = self.edits.tombstones
         return np.zeros(0, np.int64) if tombstones is None else self._read(tombstones)
 
     def with_deleted(self, deleted: I64) -> tuple[Edits, FileBytes]:
-        """Return these edits with exactly the records of the given numbers deleted; and the new files by name."""
+        """Return edits in which exactly the records with the given numbers are deleted, and the new files by name."""
         npy_file, raw = pack_npy_file(deleted.astype("<i8"))
         tombstones = npy_file if len(deleted) else None
         return replace(self.edits, deleted=len(deleted), tombstones=tombstones), {npy_file.file: raw}
@@ -83,9 +84,10 @@ class EditFiles:
     def with_columns(
         self, columns: Mapping[str, Sequence[Any] | Array], ids: I64, *, keep: bool
     ) -> tuple[Edits, FileBytes]:
-        """Return these edits with columns added or replaced, with values of the records ``ids``; and the new files.
+        """Return edits with columns added or replaced by values of the records ``ids``, and the new files by name.
 
-        With ``keep``, replaced columns keep values of other records. Raise UsageError if a name or value is invalid.
+        If ``keep`` is true, replaced columns keep the values of other records. Raise UsageError if a name or value is
+        invalid.
         """
         entries, files = {entry.name: entry for entry in self.edits.columns}, {}
         for name, values in columns.items():
@@ -97,12 +99,12 @@ class EditFiles:
         return replace(self.edits, columns=tuple(entries[name] for name in sorted(entries))), files
 
     def all_columns(self) -> tuple[Edits, FileBytes]:
-        """Return new edits with all columns but no deletions, and all files of the columns by name."""
+        """Return edits for a copy, with all columns but no deletions, and the columns' files by name."""
         edits = Edits(columns=self.edits.columns)
         return edits, {each.file: self._read_bytes(each) for each in edits.npy_files}
 
     def columns_of(self, ids: I64) -> tuple[Edits, FileBytes]:
-        """Return new edits whose columns hold only the values of the records ``ids``, and the new files by name."""
+        """Return edits for a copy, whose columns hold only values of the records ``ids``, and the new files by name."""
         entries, files = [], {}
         for name in self.columns:
             owners, values = self.column(name).of(ids)

@@ -1,8 +1,8 @@
 """Records that a reader sees: all that are not deleted, or a selection of these records (docs/format.md, "Edits").
 
-A deleted record stays in its container. Its number in stored order identifies it, so that opening a dataset reads no
-container, and appending rows changes no number. A selection is not stored but held as one bit per record, 125 MB for
-10**9 records. A container without a live or selected record has a count of 0, so that no reader opens it.
+A deleted record stays in its container. Edits identify it by its number in stored order, so that opening a dataset
+reads no container, and appending rows changes no number. A selection is not stored but held as one bit per record, 125
+MB for 10**9 records. A container without a live or selected record has a count of 0, so that no reader opens it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uin
 
 @dataclass(frozen=True, slots=True)
 class LiveRecords:
-    """The records that are not deleted, the live records; all arrays are read-only.
+    """Live records, those that are not deleted, of a dataset; all arrays are read-only.
 
     Attributes:
         starts: int64 (containers + 1,), index of each container's first record among all stored records.
@@ -35,7 +35,7 @@ class LiveRecords:
 
     @classmethod
     def from_deleted(cls, records: npt.ArrayLike, deleted: npt.NDArray[np.integer], *, file: str) -> LiveRecords:
-        """Build from each container's number of records; raise Corrupt unless ``deleted`` are ascending indices."""
+        """Build from each container's number of records; raise Corrupt unless ``deleted`` holds ascending indices."""
         starts: I64 = np.concatenate(([0], np.cumsum(records, dtype=np.int64)))
         if deleted.ndim != 1 or deleted.dtype.kind != "i":
             raise Corrupt("the tombstones are not a list of integers", file)
@@ -61,25 +61,25 @@ class LiveRecords:
         return np.flatnonzero(self.marks())
 
     def marks(self) -> Bools:
-        """Mark the live records among all stored records: bool (records,)."""
+        """Return marks of the live records among all stored records: bool (records,)."""
         marks = np.ones(int(self.starts[-1]), dtype=np.bool_)
         marks[self.deleted] = False
         return marks
 
     def to_stored(self, numbers: I64) -> I64:
-        """Map positions among the live records to indices among all stored records, live or deleted."""
+        """Map positions among live records to indices among all stored records."""
         if not len(self.deleted):
             return numbers
         return numbers + np.searchsorted(self.before, numbers, side="right")
 
     def find(self, numbers: I64) -> tuple[I64, I64]:
-        """Return container and record number in that container of the live records at positions ``numbers``."""
+        """Return, for the live records at ``numbers``, their containers, and their record numbers in the containers."""
         stored = self.to_stored(numbers)
         containers: I64 = np.searchsorted(self.starts, stored, side="right") - 1
         return containers, stored - self.starts[containers]
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """Map positions among the live records of their ``containers`` to record numbers in these containers."""
+        """Map positions among the live records in each of ``containers`` to record numbers in these containers."""
         if not len(self.deleted):
             return numbers
         starts = self.starts[containers]
@@ -87,14 +87,14 @@ class LiveRecords:
         return self.to_stored(left_before + numbers) - starts
 
     def deleted_in(self, container: int) -> I64:
-        """Return the record numbers of a container's deleted records, ascending."""
+        """Return the record numbers, ascending, of a container's deleted records."""
         start, stop = self.starts[container], self.starts[container + 1]
         first, last = np.searchsorted(self.deleted, (start, stop))
         within: I64 = self.deleted[first:last] - start
         return within
 
     def mask(self, container: int) -> Bools:
-        """Mark the live records of a container: bool (records,)."""
+        """Return marks of a container's live records: bool (records,)."""
         mask = np.ones(int(self.starts[container + 1] - self.starts[container]), dtype=np.bool_)
         if len(self.deleted):
             mask[self.deleted_in(container)] = False
@@ -103,7 +103,7 @@ class LiveRecords:
 
 @dataclass(frozen=True, slots=True)
 class SelectedRecords(LiveRecords):
-    """The chosen records among the live records; ``deleted`` and ``before`` describe the whole dataset.
+    """Records chosen from the live records, a selection; ``deleted`` and ``before`` describe the whole dataset.
 
     Attributes:
         bits: a bit per stored record, set if the record is chosen, packed by ``np.packbits``; then a zero byte.
@@ -115,7 +115,7 @@ class SelectedRecords(LiveRecords):
 
     @classmethod
     def of(cls, live: LiveRecords, chosen: Bools) -> SelectedRecords:
-        """Select the live records that ``chosen``, bool (len(live),), marks."""
+        """Select those live records that are marked in ``chosen``, bool (len(live),)."""
         marks = chosen
         if len(live) < int(live.starts[-1]):
             marks = live.marks()
@@ -124,7 +124,7 @@ class SelectedRecords(LiveRecords):
 
     @classmethod
     def from_bits(cls, live: LiveRecords, bits: U8) -> SelectedRecords:
-        """Select the records whose bits are set; the bit of a deleted record must not be set."""
+        """Select the records whose bits are set; bits of deleted records must not be set."""
         before_byte: I64 = np.concatenate(([0], np.cumsum(_BITS_SET[bits], dtype=np.int64)))
         byte, bit = live.starts >> 3, live.starts & 7
         firsts = before_byte[byte] + _BITS_SET[bits[byte] & ~(0xFF >> bit)]
@@ -139,21 +139,21 @@ class SelectedRecords(LiveRecords):
         return np.diff(self.firsts)
 
     def marks(self) -> Bools:
-        """Mark the chosen records among all stored records: bool (records,)."""
+        """Return marks of the chosen records among all stored records: bool (records,)."""
         return np.unpackbits(self.bits, count=int(self.starts[-1])).view(np.bool_)
 
     @property
     def digest(self) -> str:
-        """Hash of the chosen records: 16 hexadecimal digits."""
+        """Hash of the selection: 16 hexadecimal digits."""
         return hashlib.sha256(self.bits.data).hexdigest()[:16]
 
     def to_stored(self, numbers: I64) -> I64:
-        """Map positions among the chosen records to indices among all stored records, chosen or not."""
+        """Map positions among chosen records to indices among all stored records."""
         containers = np.searchsorted(self.firsts, numbers, side="right") - 1
         return self.starts[containers] + self.to_record_numbers(containers, numbers - self.firsts[containers])
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """Map positions among the chosen records of their ``containers`` to record numbers in these containers."""
+        """Map positions among the chosen records in each of ``containers`` to record numbers in these containers."""
         each, which = np.unique(containers, return_inverse=True)
         lengths = self.starts[each + 1] - self.starts[each]
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -164,11 +164,11 @@ class SelectedRecords(LiveRecords):
         return found
 
     def deleted_in(self, container: int) -> I64:
-        """Return the record numbers of a container's records that are deleted or not chosen, ascending."""
+        """Return the record numbers, ascending, of a container's records that are deleted or not chosen."""
         return np.flatnonzero(~self.mask(container))
 
     def mask(self, container: int) -> Bools:
-        """Mark the chosen records of a container: bool (records,)."""
+        """Return marks of a container's chosen records: bool (records,)."""
         start, stop = int(self.starts[container]), int(self.starts[container + 1])
         first = start & ~7
         marks = np.unpackbits(self.bits[first >> 3 : (stop + 7) >> 3]).view(np.bool_)

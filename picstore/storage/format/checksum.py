@@ -12,28 +12,30 @@ import numpy as np
 from picstore.arrays import I64, U8, U32, Table
 from picstore.storage.location.abstract_location import Buffer
 
-# Function that returns a CRC-32C, given the CRC of all previous bytes, and the address and number of further bytes.
+# Function that extends a CRC-32C; its arguments are the CRC of all previous bytes, and address and number of further
+# bytes.
 Function: TypeAlias = "Callable[[int, int, int], int]"
 
 
 def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
-    """Return a function for the CRC-32C of a buffer, and a ``Function`` that releases the GIL.
+    """Return a function that computes the CRC-32C of a buffer, and a ``Function`` that releases the GIL.
 
-    Both are google-crc32c's if it is installed, else picstore's own. google-crc32c's Python function holds the GIL, so
-    that for a container of 2.6 MB no other thread runs for 0.6 ms; its C function is called by ctypes without the GIL.
+    Both functions are google-crc32c's if it is installed, else picstore's own. google-crc32c's Python function holds
+    the GIL, so that for a container of 2.6 MB no other thread runs for 0.6 ms; its C function is called by ctypes
+    without the GIL.
     """
     try:
         from google_crc32c import _crc32c, extend
 
         function = ctypes.CDLL(_crc32c.__file__).crc32c_extend
     except (ImportError, OSError, AttributeError):
-        # google-crc32c is missing or has no C extension. Imported only here, because this import loads LLVM.
+        # google-crc32c is missing or has no C extension. Imported here, because this import loads LLVM.
         from picstore.kernels.crc32c import compile_crc32c
 
         own = compile_crc32c()
         return lambda data: own(0, *_place(data)), own
     function.argtypes, function.restype = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint32
-    # google-crc32c's ``extend`` does not take a memoryview, but an array over the same bytes, which needs no copy.
+    # google-crc32c's ``extend`` takes no memoryview, but an array over the same bytes, which needs no copy.
     as_array = np.frombuffer
     return (
         lambda data: int(extend(0, data if isinstance(data, np.ndarray) else as_array(data, np.uint8))),
@@ -42,13 +44,13 @@ def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
 
 
 def _place(data: Buffer | U8) -> tuple[int, int]:
-    """Return address and size in bytes of a buffer."""
+    """Return the address of a buffer and its size in bytes."""
     view = np.frombuffer(data, np.uint8)
     return view.ctypes.data, view.size
 
 
 _short, _without_lock = _load()
-# Release the GIL for at least this many bytes. For fewer bytes, releasing it costs more than other threads gain.
+# Number of bytes from which the GIL is released. For fewer bytes, releasing it costs more than other threads gain.
 _LONG = 1 << 19
 _BITS = np.arange(32, dtype=np.uint32)
 
@@ -67,10 +69,10 @@ def crc32c_address() -> int:
 
 
 def combine_crcs(crcs: U32, lengths: I64) -> int:
-    """Return the CRC-32C of byte strings joined to less than 2**32 bytes, from the CRC and length of each string.
+    """Return the CRC-32C of the concatenation of byte strings, less than 2**32 bytes, from their CRCs and lengths.
 
-    Combining takes 1 to 8 µs; computing the CRC of a photograph outside of the CPU's cache takes 20 µs. A CRC computed
-    anew would also conceal a bit that has flipped in memory since the strings' CRCs were computed.
+    Combining takes 1 to 8 µs; computing the CRC of a photograph outside of the CPU's cache takes 20 µs. A CRC that is
+    computed anew would also hide a bit that has flipped in memory since the strings' CRCs were computed.
     """
     return int(combine_runs(crcs, lengths, np.zeros(1, np.int64))[0]) if len(crcs) else 0
 
@@ -117,7 +119,7 @@ def _zero_byte_operators() -> U32:
 
 
 def masked(crc: int) -> int:
-    """Mask a CRC, by rotation and addition of a constant, before storing it among bytes that have a CRC themselves.
+    """Mask a CRC, by rotating it and adding a constant, before it is stored among bytes that have a CRC themselves.
 
     All byte strings of one length that end in their plain CRC have the same CRC. So would all tables of one length with
     plain CRCs at the ends of entries, and a table's CRC would detect nothing. See: Snappy framing format, section 3.
@@ -126,7 +128,7 @@ def masked(crc: int) -> int:
 
 
 def entry_crcs(table: Table) -> U32:
-    """Compute the masked CRC-32C of each table entry without its last four bytes (its CRC), in the table's shape."""
+    """Compute the masked CRC-32C of each table entry, without its last four bytes (its CRC), in the table's shape."""
     size = table.dtype.itemsize
     raw = memoryview(table.tobytes())
     crcs = [masked(crc32c(raw[k : k + size - 4])) for k in range(0, len(raw), size)]

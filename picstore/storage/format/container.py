@@ -22,7 +22,7 @@ from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
 @dataclass(frozen=True, slots=True)
 class ContainerRef:
-    """Position of a container: file name, byte offset, and numbers in its header: stream, file, ordinal in the file."""
+    """Position of a container: file name and byte offset; and from its header: stream, file, ordinal in the file."""
 
     name: str
     offset: int
@@ -31,7 +31,7 @@ class ContainerRef:
     ordinal: int = 0
 
     def corrupt(self, what: str, offset: int = 0) -> Corrupt:
-        """Return the error for damage at ``offset`` bytes into the container."""
+        """Return the error for damage at ``offset`` bytes from the container's beginning."""
         return Corrupt(what, self.name, self.offset + offset)
 
 
@@ -40,23 +40,24 @@ class Container:
     """A container in memory, read and checked by :func:`picstore.storage.format.read_container.unpack_container`.
 
     Attributes:
-        index: ``layout.ENTRY`` (n,).
+        index: the container's index entries, ``layout.ENTRY`` (n,).
         good: bool (n,), False for a lost record.
-        damage: all damage found, empty for a sound container. Damage that loses no record (to the segment table or the
-            extras) is listed too.
-        read: function that reads bytes of the container by offset and length, if ``buffer`` lacks the payload; an image
-            read by it is checked against its CRC. None if ``buffer`` holds the payload or the needed part of it.
+        damage: all damage that was found, also damage to the segment table or extras, which loses no record.
+        read: function that reads bytes of the container, given offset and length, if ``buffer`` lacks the payload;
+            images read by it are checked. None if ``buffer`` holds the payload, or the needed part of the payload.
         read_size: bytes that were read from storage; less than ``size`` for a container that was read in part.
         held: ``layout.ENTRY`` (n,), entries of the images in ``buffer``; ``index`` itself unless the container was read
             in part. Then ``buffer`` holds an image's header, which states the stored height, and the tile rows that
             were read; the entry has the height and segments of these rows, or length 0 if no row was read.
         tops: int64 (n,), number of pixel rows of the stored image above the first row that ``held`` describes.
-        causes: causes of loss by record number, for records whose damage was found individually.
-        records: int64 (n,), ascending, the record numbers of the tables' rows; None if the tables have all records.
+        causes: causes of loss, by record number, of the records whose damage was found one by one.
+        records: record numbers of the tables' rows, int64 (n,), ascending; None if the tables have all records.
         tile_rows: results of ``stored_rows`` by record number.
-        origin: function that returns file and offset of a byte of ``buffer``; None unless other files were read.
-        extras_frame: zstd frame of the extras, a sound view of ``buffer``; empty without extras, None if damaged.
-        extras_size: decompressed bytes of the extras.
+        origin: function that returns the file and offset of a byte of ``buffer``; None unless the bytes of several
+            files were read.
+        extras_frame: zstd frame of the extras, a view of ``buffer``; empty if there are none, None if the frame is
+            damaged.
+        extras_size: number of bytes of the decompressed extras.
     """
 
     ref: ContainerRef
@@ -90,8 +91,8 @@ class Container:
         return len(self.index)
 
     def addresses(self) -> tuple[int, int]:
-        """Return the addresses of ``buffer`` and ``segment_table`` for kernels; 0 for a damaged or empty table."""
-        # Kept, because every batch needs the addresses, and NumPy takes 2 µs to find them.
+        """Return the addresses of ``buffer`` and ``segment_table`` for kernels; 0 if the table is damaged or empty."""
+        # Kept, because every batch needs the addresses, and NumPy takes 2 µs to return them.
         if self._addresses is None:
             table = self.segment_table
             tables_at = 0 if table is None or not len(table) else table.ctypes.data
@@ -99,14 +100,14 @@ class Container:
         return self._addresses
 
     def set_addresses(self, buffer: int, segment_table: int, index: int) -> None:
-        """Set the addresses of ``buffer``, ``segment_table`` and ``index``, if the caller knows them.
+        """Set the addresses of ``buffer``, ``segment_table`` and ``index``, which the caller knows.
 
         Otherwise NumPy finds them, in 10 µs with cold caches. If ``index`` is replaced, its address is ignored.
         """
         self._addresses, self._index_at = (buffer, segment_table), (self.index, index)
 
     def place(self) -> tuple[int, ...]:
-        """Return for kernels the addresses of buffer, segment table, index, ``held`` and ``tops``; then two counts.
+        """Return, for kernels, the addresses of buffer, segment table, index, ``held`` and ``tops``, and two counts.
 
         The counts are the numbers of records and of segment-table entries. The address of ``tops`` may be 0 if all tops
         are 0. The result is kept, so the container must not change afterwards.
@@ -121,16 +122,17 @@ class Container:
 
     @property
     def segments(self) -> U16:
-        """The segment table; empty if it is damaged."""
+        """Segment table; empty if it is damaged."""
         return NO_SEGMENTS if self.segment_table is None else self.segment_table
 
     @property
     def extras(self) -> bytes | None:
-        """The records' extras, joined, decompressed on first use; None if the extras are damaged.
+        """Extras of all records, joined, decompressed on first use; None if the extras are damaged.
 
-        A few KB of a hostile container decompress to 256 MiB, so readers that need no extras do not use this property.
+        A few KB of a hostile container decompress to 256 MiB, so readers that need no extras must not use this
+        property.
         """
-        # Kept in a variable, because another thread may release the extras at any moment.
+        # Kept in a local variable, because another thread may release the extras at any moment.
         extras, frame = self._extras, self.extras_frame
         if extras is None and frame is not None:
             extras = _decompress(frame, self.extras_size)
@@ -140,7 +142,7 @@ class Container:
         return extras
 
     def without_payload(self) -> Container:
-        """Copy the container without its payload, so that another part of it can be read into the copy.
+        """Copy the container without its payload, so that another part of the payload can be read into the copy.
 
         The copy shares the index and all other tables with the original.
         """
@@ -149,7 +151,7 @@ class Container:
         return container
 
     def rows(self, records: I64) -> I64:
-        """Return the rows of records in ``index`` and other tables, given record numbers; see ``self.records``."""
+        """Return the rows of the tables, such as ``index``, that belong to the given record numbers."""
         return records if self.records is None else np.searchsorted(self.records, records)
 
     def extract(self, records: I64, *, attachments: bool) -> Container:
@@ -170,7 +172,8 @@ class Container:
             lengths = np.array([len(piece) for piece in pieces])
             moved = np.cumsum(lengths) - lengths - index["segment_first"]
             table = np.concatenate(pieces)
-            index["segment_first"] += moved.astype(np.uint32)  # may be negative; the sum modulo 2**32 is right
+            # The difference may be negative, but the sum modulo 2**32 is right.
+            index["segment_first"] += moved.astype(np.uint32)
             held["segment_first"] += moved.astype(np.uint32)
         extracted = replace(
             self,
@@ -194,7 +197,7 @@ class Container:
             self._extras = None
 
     def mark_lost(self, k: int, what: str, offset: int) -> None:
-        """Mark record ``k`` as lost because of damage at an offset in the container."""
+        """Mark record ``k`` as lost because of damage at ``offset`` in the container."""
         self.add_loss(k, Corrupt(what, *self.locate(offset)))
 
     def add_loss(self, k: int, cause: Damage) -> None:
@@ -204,13 +207,13 @@ class Container:
         self.damage.append(cause)
 
     def mark_extras_damaged(self) -> None:
-        """Add damage of the extras to ``damage``, and drop the frame."""
+        """List damage of the extras in ``damage``, and drop their frame."""
         self.extras_frame = None
         text = f"the extras of container {self.ref.ordinal} are damaged, the images are not"
         self.damage.append(self.ref.corrupt(text))
 
     def jpeg(self, k: int) -> memoryview:
-        """Return record ``k``'s image, whole or only the rows in ``held``, as a view of ``buffer`` if it is there."""
+        """Return record ``k``'s image, whole or only the rows in ``held``; a view of ``buffer`` if it is there."""
         return self._blob(self.held[k])
 
     def _blob(self, cell: Any) -> memoryview:
@@ -223,11 +226,11 @@ class Container:
         return blob
 
     def locate(self, offset: int) -> tuple[str, int]:
-        """Return the name of the file from which a byte of the buffer was read, and the byte's offset in the file."""
+        """Return the name of the file from which a byte of ``buffer`` was read, and the byte's offset in that file."""
         return (self.ref.name, self.ref.offset + offset) if self.origin is None else self.origin(offset)
 
     def info(self, k: int) -> ImageInfo:
-        """Return the header fields of record ``k``'s image; segments are empty if the segment table is damaged."""
+        """Return the header fields of record ``k``'s image; its segments are empty if the segment table is damaged."""
         entry = self.index[k]
         first = int(entry["segment_first"])
         points = find_entry_points(entry, self.segments)
@@ -244,7 +247,7 @@ class Container:
         )
 
     def stored_rows(self, k: int) -> StoredRows | None:
-        """Return ends and checksums of record ``k``'s tile rows, computed once; None if either is missing."""
+        """Return ends and checksums of the tile rows of record ``k``, computed once; None if either is missing."""
         if k not in self.tile_rows:
             crcs = stored_checksums(self.index, self.segments, k)
             ends = None if crcs is None else row_ends(self.info(k), int(self.index["length"][k]))
@@ -267,7 +270,7 @@ class Container:
         )
 
     def extra_json(self, k: int) -> bytes:
-        """Return the extra of record ``k`` as JSON, empty without extra; raise Corrupt if the extras are damaged."""
+        """Return the extra of record ``k`` as JSON, empty if it has none; raise Corrupt if the extras are damaged."""
         first, length = int(self.index["extra_offset"][k]), int(self.index["extra_length"][k])
         if not length:
             return b""
@@ -283,7 +286,7 @@ class Container:
 
 
 def _decompress(frame: memoryview, size: int) -> bytes | None:
-    """Decompress extras; return None unless the frame holds exactly ``size`` bytes, at most MAX_EXTRAS."""
+    """Decompress extras; return None unless the frame holds exactly ``size`` bytes."""
     if not size:
         return b""
     try:

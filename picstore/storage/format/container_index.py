@@ -1,4 +1,4 @@
-"""Places of containers: the footers of files, and the index ``picstore.idx`` (docs/format.md, "File" and "Index").
+"""Positions of containers: the footers of files, and the index ``picstore.idx`` (docs/format.md, "File" and "Index").
 
 The index has one row for each container of a dataset, in **stored order**: by file number, then by the container's
 ordinal in its file, then by stream. Reading in stored order thus takes from all streams in turn.
@@ -22,7 +22,7 @@ _TAIL_SIZE = 4096  # bytes to read first from a file's end; enough for the trail
 
 @dataclass(frozen=True, slots=True)
 class FileSummary:
-    """Facts of a file for manifest and index; ``footer`` is FOOTER_ROW (containers,), ``crc`` the footer's CRC."""
+    """Facts of a file for manifest and index; ``footer`` is FOOTER_ROW (containers,), ``crc`` is the footer's CRC."""
 
     stream: int
     file: int
@@ -72,7 +72,7 @@ def read_summary(root: Where, *, stream: int, file: int) -> FileSummary:
 
 
 def index_rows(summaries: Sequence[FileSummary]) -> Table:
-    """Build the rows of the index, in stored order, from the files' footers."""
+    """Build the rows of the index, in stored order, from the footers of all files."""
     by_file = []
     ordinals = []
     for summary in summaries:
@@ -92,8 +92,8 @@ def index_rows(summaries: Sequence[FileSummary]) -> Table:
 def ordinals_of(rows: Table) -> U32:
     """Return the ordinal of each container in its file, uint32 (rows,), given index rows in stored order.
 
-    Stored order goes by file number, then ordinal, then stream, so a stream number that does not ascend begins the next
-    ordinal. 24 million rows, of 5 × 10**9 images, take 0.3 s; sorting the rows by file took 7 s.
+    Stored order is by file number, then ordinal, then stream, so the next ordinal begins where the stream number does
+    not increase. 24 million rows, of 5 × 10**9 images, take 0.3 s; sorting the rows by file took 7 s.
     """
     streams, files = rows["stream"], rows["file"]
     ordinals = np.zeros(len(rows), dtype=np.uint32)
@@ -104,7 +104,7 @@ def ordinals_of(rows: Table) -> U32:
 
 
 def index_file(rows: Table) -> bytes:
-    """Serialize an index: header and rows."""
+    """Serialize an index, as header and rows."""
     raw = rows.tobytes()
     header = layout.IndexHeader(
         layout.FORMAT_VERSION, layout.INDEX_ROW.itemsize, len(rows), int(rows["records"].sum()), crc32c(raw)

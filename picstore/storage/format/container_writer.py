@@ -1,4 +1,4 @@
-"""Writing of containers, each of as many records as fit into ``container_size``, and of files of containers.
+"""Writing of containers, each with as many records as fit into ``container_size``, and of files of containers.
 
 A file has a header, containers, a footer and a trailer (docs/format.md, "File" and "Container").
 """
@@ -24,18 +24,18 @@ from picstore.storage.location.resolve import Where, file_name, locate_writable
 
 
 def packed_size(records: int, *, attachments: int, segments: int, extras: int, payload: int) -> int:
-    """Return an upper bound of a container's size in bytes, padding included, even if the extras do not compress."""
+    """Return an upper bound of a container's bytes, including padding, even for extras that do not compress."""
     entries = records * (layout.ENTRY.itemsize + attachments * layout.ATTACHMENT.itemsize)
-    frame = extras + (extras >> 8) + 64 if extras else 0  # zstd's bound for incompressible input
+    frame = extras + (extras >> 8) + 64 if extras else 0  # zstd's bound for incompressible data
     return layout.aligned(layout.SEALED + entries + segments * layout.SEGMENT.itemsize + frame + payload)
 
 
 def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref: ContainerRef) -> list[Buffer]:
     """Serialize records to a container of a multiple of 4,096 bytes; the same records give the same bytes.
 
-    Return buffers to write one after the other, the header first; joining them would take as long as all checksums.
-    ``fields`` names the attachments in the manifest's order. Stream, file and ordinal of ``ref`` are written to the
-    header. Raise UsageError if the records exceed a limit of the format.
+    Return buffers to be written one after the other, the header first, because joining them would take as long as all
+    checksums. ``fields`` names the attachments in the manifest's order. Stream, file and ordinal of ``ref`` are written
+    to the header. Raise UsageError if the records exceed a limit of the format.
     """
     extras = b"".join(record.extra_json for record in records)
     frame = compress(extras, level=3) if extras else b""
@@ -77,7 +77,7 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
 def _index(
     records: Sequence[Record], fields: Sequence[str], at: int, behind: I64
 ) -> tuple[bytes, bytes, list[Buffer], int]:
-    """Return index, attachment table, the payload's images and attachments, and its CRC; the payload begins at ``at``.
+    """Return index, attachment table, images and attachments of the payload, which begins at ``at``, and its CRC.
 
     ``behind``, int64 (n, 2): numbers of each record's segment-table entries for row checksums and for entry points.
     """
@@ -111,7 +111,7 @@ def _index(
 
 
 def _starts(lengths: Array) -> I64:
-    """Return the offsets at which adjacent blocks of the given lengths begin."""
+    """Return the offset of each of several adjacent blocks, given their lengths."""
     ends = np.cumsum(lengths, dtype=np.int64)
     starts: I64 = ends - lengths
     return starts
@@ -122,7 +122,7 @@ def _seal(table: Table) -> None:
 
 
 class FileWriter:
-    """Writer of one file of a stream. ``close`` publishes the file; if it is not called, ``with`` discards the file.
+    """Writer of one file of a stream; ``close`` publishes the file, and leaving ``with`` without it discards the file.
 
     Records are kept in memory until they fill a container of ``container_size`` bytes; a record that exceeds this size
     ends its container at once. Not thread-safe. ``fields`` names the attachments.
@@ -143,7 +143,7 @@ class FileWriter:
         self._segments = self._extras = self._payload = self._referenced = 0
 
     def add(self, record: Record, *, referenced: int = 0) -> None:
-        """Append one record; raise UsageError and append nothing if the record exceeds the limits of a container.
+        """Append a record; raise UsageError and append nothing if the record exceeds the limits of a container.
 
         ``referenced`` is the number of bytes in other files that the record refers to. These bytes count towards the
         container's size, so that it ends with the same record as a container that holds these bytes itself.
@@ -165,17 +165,18 @@ class FileWriter:
         self._pending.append(record)
         self._referenced += referenced
         self._segments, self._extras, self._payload = segments, extras, payload
-        # Ended now, as no further record fits; otherwise 16 streams might each keep a huge image until the next record.
+        # End the container now, because no further record fits; otherwise 16 streams could each keep a huge image in
+        # memory.
         if exceeded:
             self.end_container()
 
     @property
     def empty(self) -> bool:
-        """Whether no record has been added so far."""
+        """Whether no record has been added to the file so far."""
         return not self._pending and not self._rows
 
     def end_container(self) -> int:
-        """Write the records in memory as a container; return the number of containers in the file so far."""
+        """Write the records in memory as a container; return the number of containers written so far."""
         if self._pending:
             ref = ContainerRef(self._name, self._offset, self.stream, self.file, len(self._rows))
             records, self._pending = self._pending, []
@@ -192,7 +193,7 @@ class FileWriter:
         return len(self._rows)
 
     def close(self) -> FileSummary:
-        """Write the last container, footer and trailer, and publish the file durably; return its summary."""
+        """Write the last container, footer and trailer; publish the file durably, and return its summary."""
         self.end_container()
         footer = np.array(self._rows, dtype=layout.FOOTER_ROW)
         crc = crc32c(footer.tobytes())

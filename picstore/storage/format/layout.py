@@ -1,4 +1,4 @@
-"""Fixed-size structures of docs/format.md, each declared once for both reading and writing.
+"""Fixed-size structures of docs/format.md, each declared once, for reading and writing.
 
 All integers are little-endian. A structure with a CRC-32C of its own holds the CRC in its last four bytes.
 """
@@ -17,43 +17,45 @@ from picstore.arrays import Table
 from picstore.errors import Corrupt, TooLarge, Truncated, UnsupportedVersion
 from picstore.storage.format.checksum import crc32c
 
-# Format versions: of plain manifests and all other structures, of manifests with edits, and of manifests of an index.
+# Format versions: of all structures except manifests and of plain manifests; of manifests with edits; of an index's
+# manifests.
 FORMAT_VERSION = 1
 EDITED_VERSION = 2
 REFERENCES_VERSION = 3
-# The first release of picstore that reads each format version.
+# First release of picstore that reads each format version.
 READ_BY = {FORMAT_VERSION: "0.1.0", EDITED_VERSION: "0.1.0", REFERENCES_VERSION: "0.1.0"}
-# Size in bytes of each structure of a class ``_Sealed``, that is, with a magic number and a CRC: file header, container
-# header, index header, counts header, file trailer.
+# Size in bytes of each sealed structure, which has a magic number and a CRC: file header, container header, index
+# header, counts header and file trailer.
 SEALED = 64
-# Alignment of containers in bytes: a whole page and file-system block, so that direct I/O stays possible.
+# Alignment of containers in bytes: a whole page and file-system block, so that direct I/O is possible.
 ALIGNMENT = 4096
 
 MAX_CONTAINER = 1 << 30  # bytes
-MAX_RECORDS = 1 << 20  # records per container
-MAX_EXTRAS = 1 << 28  # uncompressed bytes of a container's extras
+MAX_RECORDS = 1 << 20  # records
+MAX_EXTRAS = 1 << 28  # decompressed bytes of a container's extras
 MAX_ATTACHMENTS = 64  # attachments per record
 MAX_MANIFEST = 1 << 30  # bytes
-# Largest file in bytes: more than any file system takes, and small enough that sums of offsets stay below 2**63.
+# Largest file in bytes: more than any file system holds, and small enough that sums of offsets stay below 2**63.
 MAX_FILE = 1 << 60
 
-# As in PNG's signature, the bytes show whether a transfer has changed line ends or cleared the eighth bit.
+# As in PNG's signature, these bytes show whether a transfer has changed line ends or cleared the eighth bit.
 FILE_MAGIC = b"\x89PIC\r\n\x1a\n"
 CONTAINER_MAGIC = b"PICC"
 TRAILER_MAGIC = b"PICTRAIL"
 INDEX_MAGIC = b"PICINDEX"
 COUNTS_MAGIC = b"PICCOUNT"
 
-SAMPLINGS = ("", "grey", "444", "422", "440", "420")  # chroma subsamplings, by their code in an index entry
+SAMPLINGS = ("", "grey", "444", "422", "440", "420")  # chroma subsamplings, by code in an index entry
 # Width and height in pixels of an MCU, by the code of the subsampling (T.81, A.2).
 MCU_SIZES = ((0, 0), (8, 8), (8, 8), (16, 8), (8, 16), (16, 16))
-# Flags of an index entry. ROW_CRCS: row checksums follow the record's segment lengths.
+# Flag of an index entry: row checksums follow the record's segment lengths in the segment table.
 ROW_CRCS = 1
-# FOREIGN: the image is not an upright JPEG but a file of any format, decoded as ``convert`` would decode it.
+# Flag of an index entry: the image is not an upright JPEG, but a file of any format, decoded as ``convert`` does.
 FOREIGN = 2
-# ENTRY_POINTS: entry points follow the segment lengths and row checksums.
+# Flag of an index entry: entry points follow the record's segment lengths and row checksums in the segment table.
 ENTRY_POINTS = 16
-# Bits 2 and 3 of an entry's flags are an index into ENCODE_PATHS, how the image was encoded; "" if unknown.
+# Bits 2 and 3 of an index entry's flags are an index into ENCODE_PATHS, which tells how the image was encoded; "" if
+# unknown.
 ENCODE_PATH_SHIFT = 2
 ENCODE_PATHS = ("", "lossless", "reencoded", "")
 
@@ -61,7 +63,7 @@ ENTRY = np.dtype(
     [
         ("id", "<u8"),
         ("label", "<i8"),
-        ("offset", "<u4"),  # bytes from the container's beginning
+        ("offset", "<u4"),  # bytes from the beginning of the container
         ("length", "<u4"),
         ("crc", "<u4"),
         ("width", "<u2"),
@@ -91,7 +93,7 @@ INDEX_ROW = np.dtype(
         ("size", "<u4"),
         ("records", "<u4"),
         ("header_crc", "<u4"),
-        ("referenced", "<u4"),  # bytes in other files that the container refers to
+        ("referenced", "<u4"),  # bytes in other files to which the container refers
     ]
 )
 COUNT_ROW = np.dtype([("label", "<i8"), ("records", "<u8")])
@@ -108,10 +110,10 @@ def aligned(size: int) -> int:
 
 
 def correct_bit_flip(data: bytes | memoryview) -> bytes | None:
-    """Correct a fixed structure in which one bit has flipped; return None if no single flip makes its CRC right.
+    """Correct a sealed structure in which one bit has flipped; return None if no single flip makes its CRC right.
 
-    Any two strings of this length that differ in fewer than six bits have different CRC-32Cs, so a structure with two,
-    three or four flipped bits is never taken for another structure with one.
+    Strings of this length that differ in fewer than six bits have different CRC-32Cs, so a structure with two, three or
+    four flipped bits is never corrected to another structure.
     """
     for bit in range(8 * SEALED):
         candidate = bytearray(data[:SEALED])
@@ -126,7 +128,7 @@ _S = TypeVar("_S", bound="_Sealed")
 
 @dataclass(frozen=True)
 class _Sealed:
-    """Fixed structure: a magic number, the subclass's fields in order, and the CRC-32C of all previous bytes."""
+    """Sealed structure: a magic number, the subclass's fields in order, and the CRC-32C of all these bytes."""
 
     MAGIC: ClassVar[bytes]
     STRUCT: ClassVar[struct.Struct]
@@ -138,7 +140,7 @@ class _Sealed:
 
     @classmethod
     def unpack(cls: type[_S], data: bytes | memoryview, *, file: str, offset: int) -> _S:
-        """Check length, magic and CRC, and return the structure; raise Truncated or Corrupt if a check fails."""
+        """Check length, magic number and CRC, and return the structure; raise Truncated or Corrupt if a check fails."""
         if len(data) < SEALED:
             raise Truncated(f"the {cls.NOUN} is cut off after {len(data)} bytes", file=file, offset=offset)
         magic, *fields = cls.STRUCT.unpack_from(data)
@@ -153,7 +155,7 @@ class _Sealed:
 
 @dataclass(frozen=True)
 class FileHeader(_Sealed):
-    """The first 64 bytes of a file; zeros follow up to ALIGNMENT."""
+    """First 64 bytes of a file; zeros follow up to ALIGNMENT."""
 
     MAGIC = FILE_MAGIC
     STRUCT = struct.Struct("<8sIII40x")
@@ -172,19 +174,19 @@ class FileHeader(_Sealed):
 
 @dataclass(frozen=True)
 class ContainerHeader(_Sealed):
-    """Sizes and checksums of a container, and its place: stream, file and ordinal."""
+    """Sizes and checksums of a container, and its place: stream, file and ordinal in the file."""
 
     MAGIC = CONTAINER_MAGIC
     STRUCT = struct.Struct("<4sHH13I")
     NOUN = "container header"
 
-    attachments: int  # attachment-table entries per record
+    attachments: int  # number of attachment-table entries per record
     reserved: int
     records: int
-    size: int  # bytes of the whole container, padding included
-    segments: int  # entries of the segment table
-    extras_size: int  # bytes of the extras' zstd frame
-    extras_raw: int  # bytes of the extras once decompressed
+    size: int  # bytes of the whole container, including padding
+    segments: int  # number of segment-table entries
+    extras_size: int  # bytes of the zstd frame of the extras
+    extras_raw: int  # decompressed bytes of the extras
     payload_size: int
     index_crc: int  # CRC of index and attachment table
     segments_crc: int
@@ -192,11 +194,11 @@ class ContainerHeader(_Sealed):
     payload_crc: int
     stream: int
     file: int
-    ordinal: int  # index of the container in its file
+    ordinal: int  # index of the container among the file's containers
 
     @property
     def crc(self) -> int:
-        """CRC of the header; footer and index repeat this CRC."""
+        """CRC of the header, which footer and index repeat."""
         return crc32c(self.pack()[:-4])
 
     @property
@@ -221,7 +223,7 @@ class ContainerHeader(_Sealed):
         return self.payload_at, self.payload_at + self.payload_size
 
     def check(self, *, file: str, offset: int) -> None:
-        """Raise TooLarge if a length exceeds the format's limit, Corrupt if the sections do not add up to the size."""
+        """Raise TooLarge if a size exceeds the format's limit, Corrupt if the sections do not add up to the size."""
         for name, value, limit in (
             ("size", self.size, MAX_CONTAINER),
             ("records", self.records, MAX_RECORDS),
@@ -236,7 +238,7 @@ class ContainerHeader(_Sealed):
 
 @dataclass(frozen=True)
 class Trailer(_Sealed):
-    """The last 64 bytes of a file, which locate the footer."""
+    """Last 64 bytes of a file, which state the position of the footer."""
 
     MAGIC = TRAILER_MAGIC
     STRUCT = struct.Struct("<8sIIQQQIII8x")
@@ -254,7 +256,7 @@ class Trailer(_Sealed):
 
 @dataclass(frozen=True)
 class IndexHeader(_Sealed):
-    """The first 64 bytes of ``picstore.idx``; INDEX_ROWs follow."""
+    """First 64 bytes of ``picstore.idx``; INDEX_ROWs follow."""
 
     MAGIC = INDEX_MAGIC
     STRUCT = struct.Struct("<8sIIQQI24x")
@@ -269,7 +271,7 @@ class IndexHeader(_Sealed):
 
 @dataclass(frozen=True)
 class CountsHeader(_Sealed):
-    """The first 64 bytes of ``picstore.counts``; COUNT_ROWs follow."""
+    """First 64 bytes of ``picstore.counts``; COUNT_ROWs follow."""
 
     MAGIC = COUNTS_MAGIC
     STRUCT = struct.Struct("<8sIIQQQ16sI")
@@ -279,13 +281,13 @@ class CountsHeader(_Sealed):
     row_size: int
     rows: int
     records: int
-    ids_end: int  # number greater than any id
-    uuid: bytes  # uuid of the dataset's version that was counted
+    ids_end: int  # number above all ids
+    uuid: bytes  # uuid of the dataset's version whose records were counted
     rows_crc: int
 
 
 def check_rows(rows: Table, *, file: str) -> None:
-    """Raise Corrupt if a row of a footer or index describes an impossible container; call before allocating memory."""
+    """Raise Corrupt if a row of a footer or index describes an impossible container; to be called before allocating."""
     bad = (rows["size"] > MAX_CONTAINER) | (rows["size"] < ALIGNMENT) | (rows["size"] % ALIGNMENT != 0)
     bad |= (rows["offset"] < ALIGNMENT) | (rows["offset"] > MAX_FILE) | (rows["offset"] % ALIGNMENT != 0)
     bad |= (rows["records"] == 0) | (rows["records"] > MAX_RECORDS) | (rows["referenced"] > MAX_CONTAINER)
@@ -297,7 +299,7 @@ def check_rows(rows: Table, *, file: str) -> None:
 def check_version(
     version: int, file: str, *, known: tuple[int, ...] = (FORMAT_VERSION,), read_by: object = None
 ) -> None:
-    """Raise UnsupportedVersion if ``version`` is not ``known``; ``read_by`` is the first release that reads it."""
+    """Raise UnsupportedVersion if ``version`` is not in ``known``; ``read_by`` is the first release that reads it."""
     if version not in known:
         named = isinstance(read_by, str) and re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", read_by)
         raise UnsupportedVersion(

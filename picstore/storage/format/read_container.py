@@ -1,9 +1,9 @@
 """Reading a container: check the bytes and locate the records (docs/format.md, "Container" and "Recovery").
 
-Damage is narrowed down to records: the CRC of each section is checked first, and only if a section fails do the CRCs of
-entries and images tell good records from bad. Index entries hold offsets from the beginning of the container, so a
-container without its header is readable if the file's footer states the number of records. A header's CRC suffices
-to correct one flipped bit of the header. If the footer is lost, containers are found by their headers.
+Damage is narrowed down to records: the CRC of each section is checked first; only if it is wrong, the CRCs of entries
+and images show which records are good. Index entries hold offsets from the beginning of the container, so a container
+without its header is readable if the file's footer states the number of records. A header's CRC suffices to correct one
+flipped bit of the header. If the footer is lost, containers are found by their headers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from picstore.storage.format.zstd import ZstdError, get_frame_info
 from picstore.storage.location.resolve import Location, Where, file_name, locate, read_at
 
 ParsedHeader: TypeAlias = "tuple[layout.ContainerHeader, Damage | None]"
-# Bytes to read at once in a search, because one request per block of 4 KiB would take minutes in an object store.
+# Bytes to read at a time in a search; one request per block of 4 KiB would take minutes in an object store.
 _WINDOW = 1 << 20
 
 
@@ -45,10 +45,11 @@ def unpack_container(
         buffer: the container's bytes; with ``read``, the bytes before the payload suffice, see :class:`Container`.
         ref: the container's position, for messages and to compare with the header.
         fields: names of the attachments.
-        records: number of records by the footer or index. With it, a container with a damaged header can be read too,
-            except for extras and segment table.
-        header_crc: the header's CRC by the footer or index; it differs if the file is of another conversion.
-        size: bytes of the whole container, ``len(buffer)`` by default.
+        records: number of records that the footer or index states. With this number, even a container with a damaged
+            header can be read, except for extras and segment table.
+        header_crc: the header's CRC that the footer or index states; it differs if the file belongs to another
+            conversion.
+        size: number of bytes of the whole container, ``len(buffer)`` by default.
         parsed: the result of :func:`read_header`, if it was called.
 
     Raises:
@@ -99,7 +100,7 @@ def unpack_container(
 
 
 def read_header(buffer: memoryview, *, ref: ContainerRef) -> ParsedHeader:
-    """Return the header at the beginning of a container, and the damage if one flipped bit was corrected, else None.
+    """Return the header at a container's beginning, and the damage if a flipped bit was corrected, else None.
 
     Raise Damage if the header is cut off, damaged in more than one bit, or states a length that is out of bounds.
     """
@@ -134,7 +135,7 @@ def _mark_lost(container: Container, what: str, bad: Bools) -> None:
 
 
 def _check_index(container: Container, header: layout.ContainerHeader | None) -> None:
-    """Mark records as lost whose entries fail their CRC, or state impossible offsets, sizes or subsampling."""
+    """Mark records as lost if their entries fail their CRC, or state impossible offsets, sizes or subsampling."""
     index, attached = container.index, container.attached
     whole = container.buffer[layout.SEALED : layout.SEALED + index.nbytes + attached.nbytes]
     bad = np.zeros(len(index), dtype=np.bool_)
@@ -148,7 +149,7 @@ def _check_index(container: Container, header: layout.ContainerHeader | None) ->
     ends = starts + lengths
     bad |= ((starts < first) | (ends > last)).any(axis=1)
     if (starts[~bad].ravel()[1:] < ends[~bad].ravel()[:-1]).any():
-        # All other entries satisfy their CRCs, but two entries claim the same bytes, so picstore did not write them.
+        # All other entries have the right CRC, but two entries claim the same bytes, so picstore did not write them.
         bad[:] = True
     bad |= (index["width"] == 0) | (index["height"] == 0) | (index["sampling"] >= len(layout.SAMPLINGS))
     if bad.any():
@@ -156,7 +157,7 @@ def _check_index(container: Container, header: layout.ContainerHeader | None) ->
 
 
 def _check_payload(container: Container, header: layout.ContainerHeader | None) -> None:
-    """Mark records as lost whose image or attachments fail their CRC."""
+    """Mark records as lost if their image or an attachment fails its CRC."""
     if header is not None:
         first, last = header.payload
         if crc32c(container.buffer[first:last]) == header.payload_crc:
@@ -181,7 +182,7 @@ def _load_segments(container: Container, header: layout.ContainerHeader) -> None
 
 
 def _locate_extras(container: Container, header: layout.ContainerHeader) -> None:
-    """Check the extras' zstd frame, without decompressing it, and each record's range of bytes in the extras."""
+    """Check the zstd frame of the extras, without decompressing it, and each record's range of bytes in the extras."""
     raw = container.buffer[header.extras_at : header.payload_at]
     if not header.extras_raw and not container.index["extra_length"].any():
         container.extras_frame = raw
@@ -190,7 +191,7 @@ def _locate_extras(container: Container, header: layout.ContainerHeader) -> None
     chosen = container.good & (container.index["extra_length"] > 0)
     starts, lengths = (container.index[name][chosen].astype(np.int64) for name in ("extra_offset", "extra_length"))
     ends = starts + lengths
-    # Ranges must not overlap, or the extras of all records could take a multiple of the frame's size in memory.
+    # Ranges must not overlap; otherwise the extras of all records could take a multiple of the frame's size in memory.
     apart = not (starts[1:] < ends[:-1]).any()
     if sound and apart and (ends <= header.extras_raw).all() and (lengths <= MAX_EXTRA).all():
         container.extras_frame, container.extras_size = raw, header.extras_raw
@@ -199,7 +200,7 @@ def _locate_extras(container: Container, header: layout.ContainerHeader) -> None
 
 
 def declared_size(frame: memoryview) -> int:
-    """Return the decompressed size that a zstd frame declares; -1 if the frame declares no size."""
+    """Return the decompressed size that a zstd frame declares; -1 if it declares none."""
     try:
         size = get_frame_info(frame).decompressed_size
     except ZstdError:
@@ -208,10 +209,10 @@ def declared_size(frame: memoryview) -> int:
 
 
 def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str, ...] = ()) -> Iterator[Container]:
-    """Yield every container of a damaged file that can still be read, in order; raise NotADataset if it is missing.
+    """Yield every container of a damaged file that can be read, in order; raise NotADataset if the file is missing.
 
-    After damage, the search goes on at the next aligned block that begins with a container's magic and a header that
-    satisfies its CRC, perhaps after correction of one bit. Lengths in a header that fails its CRC are never used.
+    After damage, the search continues at the next aligned block that begins with a container's magic number and a
+    header with a right CRC, perhaps after correction of one bit. Lengths in a header with a wrong CRC are never used.
     """
     name = file_name(stream, file)
     path = locate(root) / name
@@ -226,7 +227,7 @@ def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str
             ref = ContainerRef(name, offset, stream, file, header.ordinal)
             container = unpack_container(buffer, ref=ref, fields=fields)
         except Damage:
-            pass  # try the next aligned block
+            pass  # Try the next aligned block.
         else:
             yield container
             step = header.size
@@ -234,7 +235,7 @@ def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str
 
 
 def _find_magic(path: Location, offset: int, size: int, name: str) -> int:
-    """Return the offset of the next block with a container's magic and room for a header; ``size`` if there is none."""
+    """Return the offset of the next block with a container's magic number and room for a header; else ``size``."""
     while offset + SEALED <= size:
         window = read_at(path, offset, min(_WINDOW, size - offset), file=name)
         for at in range(0, len(window) - SEALED + 1, ALIGNMENT):

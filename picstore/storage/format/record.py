@@ -1,4 +1,4 @@
-"""A record: one training JPEG with its id, label, extra and attachments."""
+"""Record: one training JPEG with its id, label, extra and attachments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from picstore.arrays import U8, U16
 from picstore.errors import Corrupt, ImageError, UsageError
 from picstore.storage.format.layout import SAMPLINGS, SEGMENT
 
-MAX_EXTRA = 1 << 24  # bytes of one record's extra as JSON
+MAX_EXTRA = 1 << 24  # bytes of a record's extra as JSON
 # Built once, because ``json.dumps`` with these options would build an encoder in each call.
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 NO_SEGMENTS: U16 = np.empty(0, dtype=SEGMENT)
@@ -23,14 +23,14 @@ class ImageInfo:
     """Header fields of an image, which a container's index repeats so that readers need not parse the JPEG.
 
     Attributes:
-        width, height: pixels, 1 … 65,535.
+        width, height: size in pixels, 1 … 65,535 each.
         sampling: one of ``layout.SAMPLINGS``: ``"grey"``, ``"444"``, ``"422"``, ``"440"``, ``"420"`` or ``""`` (other).
-        restart_interval: MCUs between restart markers, 0 for none.
-        header_length: bytes before the entropy-coded data.
+        restart_interval: number of MCUs between restart markers; 0 if there are none.
+        header_length: number of bytes before the entropy-coded data.
         segments: uint16, length in bytes of each restart segment, without the marker at its end; empty if the image has
             no restart markers or a segment is longer than 65,535 bytes.
         foreign: whether the image is not an upright JPEG but a file of any format, of ``width`` × ``height`` pixels.
-        entry_points: uint16, the result of ``segment_table.entry_points``, empty for no entry points; None if unknown.
+        entry_points: uint16, the result of ``segment_table.entry_points``, empty if there are none; None if unknown.
         encode_path: one of ``layout.ENCODE_PATHS``: ``"lossless"``, ``"reencoded"`` or ``""`` (not known).
     """
 
@@ -42,7 +42,7 @@ class ImageInfo:
     segments: U16 = field(default_factory=lambda: NO_SEGMENTS, compare=False)
     foreign: bool = False
     entry_points: U16 | None = field(default=None, compare=False)
-    encode_path: str = field(default="", compare=False)  # not stored in the JPEG
+    encode_path: str = field(default="", compare=False)  # not stated in the JPEG
 
     def __post_init__(self) -> None:
         if not (0 < self.width < 1 << 16 and 0 < self.height < 1 << 16):
@@ -53,16 +53,16 @@ class ImageInfo:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One stored image with its label and metadata.
+    """Stored image with its label and metadata.
 
     Attributes:
         id: index of the image among the inputs of the conversion; unique in a dataset, and kept by shuffle.
-        label: the class, −1 for unknown.
+        label: class number, −1 for unknown.
         jpeg: the training JPEG.
         info: size, sampling and restart segments of ``jpeg``.
-        extra_json: the extra as UTF-8 JSON, empty without extra.
-        attachments: further binary fields, by names that the manifest declares; an empty field is not stored.
-        columns: the record's values in the dataset's columns, by name; see ``Dataset.with_columns``.
+        extra_json: the extra as UTF-8 JSON, empty if there is none.
+        attachments: further binary fields, by names that the manifest declares; empty fields are not stored.
+        columns: values of the record in the dataset's columns, by name of the column; see ``Dataset.with_columns``.
         crc: CRC-32C of ``jpeg`` if known, so that writing need not compute it.
     """
 
@@ -81,27 +81,27 @@ class Record:
 
     @property
     def width(self) -> int:
-        """Width in pixels."""
+        """Width of the image in pixels."""
         return self.info.width
 
     @property
     def height(self) -> int:
-        """Height in pixels."""
+        """Height of the image in pixels."""
         return self.info.height
 
     @property
     def image(self) -> U8:
-        """RGB pixels, uint8 (height, width, 3), decoded at each access; raises ImageError if decoding fails."""
+        """Image as RGB pixels, uint8 (height, width, 3), decoded at each access; raises ImageError if that fails."""
         if self.info.foreign:
             raise ImageError("it is not an upright JPEG but a file as it lies in its source: decode it by Pillow")
-        # Imported only here, because the import loads kernels, which reading and writing records does not need.
+        # Imported here, because the import loads kernels, which reading and writing records does not need.
         from picstore.jpeg.pixels import decode
 
         return decode(self.jpeg)
 
     @property
     def extra(self) -> Any:
-        """The extra as Python values, None without extra; raises Corrupt if the extra is not JSON."""
+        """Extra as Python values, None if there is none; raises Corrupt if the extra is not JSON."""
         try:
             return json.loads(self.extra_json) if self.extra_json else None
         except (ValueError, RecursionError) as error:
@@ -119,7 +119,7 @@ def copy_record(record: Record) -> Record:
 
 
 def extra_to_json(extra: Any) -> bytes:
-    """Serialize an extra as compact JSON, None as ``b""``; raise UsageError if it is too long or not JSON."""
+    """Serialize an extra as compact JSON, None as ``b""``; raise UsageError if it is not JSON or too long."""
     if extra is None:
         return b""
     try:

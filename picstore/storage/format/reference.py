@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from picstore.errors import Corrupt, UsageError
 from picstore.storage.format.layout import MAX_CONTAINER, MAX_FILE
 
-MAX_PATH = 1 << 12  # bytes, Linux' PATH_MAX
+MAX_PATH = 1 << 12  # largest number of characters of a path, Linux' PATH_MAX
 
 _FIXED = struct.Struct("<QII")
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Place of an image or attachment in another program's file, and its checksum.
+    """Byte range of an image or attachment in another program's file, and its checksum.
 
     Attributes:
         path: path of the file below the root that the manifest names, with slashes.
@@ -41,7 +41,7 @@ class Reference:
             )
 
     def pack(self) -> bytes:
-        """Serialize the reference; surrogates that ``os.fsdecode`` put into the path become the original bytes."""
+        """Serialize the reference; surrogates that ``os.fsdecode`` put into the path become bytes again."""
         return _FIXED.pack(self.offset, self.length, self.crc) + self.path.encode("utf-8", "surrogateescape")
 
 

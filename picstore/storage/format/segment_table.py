@@ -20,14 +20,14 @@ from picstore.storage.format.layout import ENTRY_POINTS, MCU_SIZES, ROW_CRCS, SA
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
 from picstore.storage.location.abstract_location import Buffer
 
-# Two arrays (1 + rows,): end offsets of an image's header and each tile row, and CRC-32Cs of the header and each row.
+# Two arrays (1 + rows,): end offsets in a JPEG of the header and of each tile row, and their CRC-32Cs.
 StoredRows: TypeAlias = "tuple[I64, U32]"
-# Smallest size in bytes of an image with row checksums; reading a smaller image in part would save too little time.
+# Smallest size in bytes of an image with row checksums; reading a smaller image in part saves too little time.
 MIN_BYTES = 1 << 18
 
 
 def checksum_entries(entry: Any) -> int:
-    """Return the number of segment-table entries of a record's row checksums, given the record's index entry."""
+    """Return the number of segment-table entries that hold a record's row checksums, given its index entry."""
     if not entry["flags"] & ROW_CRCS or not entry["sampling"]:
         return 0
     return 2 * (1 - int(entry["height"]) // -MCU_SIZES[entry["sampling"]][1])
@@ -47,12 +47,12 @@ def find_entry_points(entry: Any, table: U16) -> slice | None:
 
 
 def points_of_segment(interval: int, step: int) -> int:
-    """Return the number of entry points in a segment of ``interval`` MCUs, one after every ``step`` MCUs."""
+    """Return the number of entry points in a segment of ``interval`` MCUs with an entry point every ``step`` MCUs."""
     return (interval - 1) // step
 
 
 def entries_of(entry: Any, table: U16) -> slice:
-    """Return the slice of the segment table with a record's segment lengths, row checksums and entry points."""
+    """Return the slice of the segment table that holds a record's segment lengths, row checksums and entry points."""
     first, found = int(entry["segment_first"]), find_entry_points(entry, table)
     end = first + int(entry["segment_count"]) + checksum_entries(entry) if found is None else found.stop
     return slice(first, end)
@@ -62,8 +62,8 @@ def row_ends(info: ImageInfo, length: int) -> I64 | None:
     """Return the end offsets of the header and of each tile row in a JPEG of ``length`` bytes.
 
     Returns:
-        int64 (rows + 1,), the last of which is ``length``; None if the restart segments are not whole rows of tiles, or
-        do not end with the JPEG.
+        int64 (rows + 1,), whose last element is ``length``; None if the restart segments do not form whole rows of
+        tiles, or do not end with the JPEG.
     """
     mcu_width, mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)]
     if not mcu_width or not info.restart_interval or not info.header_length:
@@ -72,7 +72,8 @@ def row_ends(info: ImageInfo, length: int) -> I64 | None:
     tiles, rest = divmod(columns, info.restart_interval)
     if rest or len(info.segments) != tiles * rows:
         return None
-    in_rows = info.segments.astype(np.int64).reshape(rows, tiles).sum(axis=1) + 2 * tiles  # markers of 2 bytes
+    # Each segment ends with a marker of 2 bytes.
+    in_rows = info.segments.astype(np.int64).reshape(rows, tiles).sum(axis=1) + 2 * tiles
     ends: I64 = info.header_length + np.concatenate([[0], np.cumsum(in_rows)])
     return ends if ends[-1] == length else None
 
@@ -100,7 +101,7 @@ def count_row_checksums(jpeg: Buffer, info: ImageInfo) -> int:
 
 
 def stored_checksums(entries: Table, table: U16, number: int) -> U32 | None:
-    """Return the row checksums of a record, uint32 (1 + rows,); None if they are missing or lie beyond the table.
+    """Return a record's row checksums, uint32 (1 + rows,); None if they are missing or outside of the segment table.
 
     ``entries`` is the container's index, ``layout.ENTRY`` (n,).
     """
@@ -158,7 +159,7 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
 
 
 def wrong_row(stream: Buffer | U8, ends: I64, crcs: Sequence[int] | U32, rows: range) -> int | None:
-    """Return the first tile row that fails its checksum, −1 if the header fails, None if header and rows are sound.
+    """Return the first tile row with a wrong checksum, −1 if the header's is wrong, None if header and rows are sound.
 
     ``stream`` holds the image's header followed by the tile rows ``rows``; ``ends`` and ``crcs`` are its StoredRows.
     """
@@ -172,13 +173,13 @@ def wrong_row(stream: Buffer | U8, ends: I64, crcs: Sequence[int] | U32, rows: r
 
 
 def count_entry_points(jpeg: Buffer, info: ImageInfo) -> int:
-    """Return an upper bound of the number of entries that :func:`entry_points` returns, without parsing the image."""
+    """Return an upper bound of the number of entries that :func:`entry_points` returns, without parsing the JPEG."""
     step = _step(jpeg, info)
     return 1 + len(info.segments) * points_of_segment(info.restart_interval, step) if step else 0
 
 
 def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
-    """Return segment-table entries for an image's entry points, at which decoding may begin; known ones from ``info``.
+    """Return segment-table entries for an image's entry points, at which decoding may begin; from ``info`` if known.
 
     Returns:
         uint16: the number of MCUs from one entry point to the next; then for each entry point the number of bits since
@@ -191,13 +192,13 @@ def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
     if known is not None and len(known) == count and known[0] == step:
         return known
     made = compute_entry_points(jpeg, step)
-    # A different number of entries means that the index contradicts the JPEG.
+    # Another number of entries means that the index contradicts the JPEG.
     return made if len(made) == count else NO_SEGMENTS
 
 
 def compute_entry_points(jpeg: Buffer, step: int) -> U16:
-    """Compute the entries of :func:`entry_points` by parsing an image, with an entry point every ``step`` MCUs."""
-    # Imported only here, because the import loads kernels.
+    """Compute the entries of :func:`entry_points` by parsing a JPEG; entry points are ``step`` MCUs apart."""
+    # Imported here, because the import loads kernels.
     from picstore.jpeg.transcode import find_entry_points as read_entry_points
 
     points = read_entry_points(memoryview(jpeg), step)
@@ -205,12 +206,12 @@ def compute_entry_points(jpeg: Buffer, step: int) -> U16:
 
 
 def make_entries(step: int, points: U16) -> U16:
-    """Build segment-table entries from the MCUs between entry points, ``step``, and the bits between, ``points``."""
+    """Build segment-table entries from the number of MCUs between entry points, and from their distances in bits."""
     return np.concatenate([np.array([step], SEGMENT), points.ravel()])
 
 
 def _step(jpeg: Buffer, info: ImageInfo) -> int:
-    """Return the number of MCUs between two entry points; 0 if the image has no entry points."""
+    """Return the number of MCUs between entry points; 0 if the image has no entry points."""
     mcu_width = MCU_SIZES[SAMPLINGS.index(info.sampling)][0]
     step = entry_interval(info.restart_interval, mcu_width) if mcu_width else 0
     return step if step and row_ends(info, len(jpeg)) is not None else 0

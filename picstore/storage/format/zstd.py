@@ -1,6 +1,6 @@
-"""Zstandard (RFC 8878): the standard library's module from Python 3.14 on, and its backport before.
+"""Zstandard (RFC 8878): the standard library's module from Python 3.14 on, else its backport.
 
-One release of libzstd writes the same bytes on every machine; the backport's wheels hold libzstd 1.5.7.
+A release of libzstd writes the same bytes on every machine; the backport's wheels contain libzstd 1.5.7.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Interfaces of locations: bounded reads, and writes that are whole or absent, in folders and object stores."""
+"""Interfaces of locations in folders and object stores: bounded reads, and writes that are whole or absent."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
     from picstore.arrays import I64
 
-PARTIAL = ".partial"  # suffix of a file that is being written
-MAX_LINE = 1 << 24  # bytes; longer lines of text are read in several parts
+PARTIAL = ".partial"  # suffix of a file that is still being written
+MAX_LINE = 1 << 24  # bytes; a longer line is read in parts
 
-Range: TypeAlias = "tuple[int, int]"  # offsets of the first byte, and of the last byte + 1
+Range: TypeAlias = "tuple[int, int]"  # offsets of the first byte, and after the last byte
 Buffer: TypeAlias = bytes | bytearray | memoryview
-# An offset in a file, and writable memory to fill with the file's bytes from that offset on.
+# Offset in a file, and writable memory to be filled with the file's bytes from that offset on.
 Piece: TypeAlias = "tuple[int, memoryview]"
-Allocate: TypeAlias = "Callable[[int], memoryview]"  # number of bytes → writable memory
+Allocate: TypeAlias = "Callable[[int], memoryview]"  # from a number of bytes to writable memory
 
-_COPY_CHUNK = 8 << 20  # bytes
+_COPY_CHUNK = 8 << 20  # bytes to copy at a time
 
 
 def fresh(size: int) -> memoryview:
@@ -31,11 +31,12 @@ def fresh(size: int) -> memoryview:
 
 
 def first_of_runs(begins: I64, ends: I64, near: int) -> I64:
-    """Group byte ranges of a file into runs, each read at once; return the index of each run's first range.
+    """Group byte ranges of a file into runs, each to be read at once; return the index of each run's first range.
 
-    ``begins`` ascend. A range that begins at most ``near`` bytes after the end of all previous ranges continues a run.
+    ``begins`` must ascend. A range that begins at most ``near`` bytes after the end of all previous ranges continues a
+    run.
     """
-    import numpy as np  # imported only here, because locations must load without NumPy
+    import numpy as np  # Imported here, because locations must load without NumPy.
 
     return np.flatnonzero(np.append(True, begins[1:] - np.maximum.accumulate(ends)[:-1] > near)[: len(begins)])
 
@@ -48,7 +49,7 @@ class Entry(NamedTuple):
 
 
 class AtomicWriter(Protocol):
-    """Writer of a file: ``close`` publishes the file durably; ``abandon`` before ``close`` discards the file."""
+    """Writer of a file: ``close`` publishes the file durably; ``abandon``, called before ``close``, discards it."""
 
     def write(self, data: Buffer) -> None: ...
 
@@ -58,7 +59,7 @@ class AtomicWriter(Protocol):
 
 
 class Root(ABC):
-    """Place that holds files, or several such places: ``root / "name"`` is a file there, ``str(root)`` is for messages.
+    """Place of files, or several places: ``root / "name"`` is a file there, ``str(root)`` is a name for messages.
 
     Roots are values: comparable, picklable, and without open files.
     """
@@ -67,12 +68,12 @@ class Root(ABC):
 
     @abstractmethod
     def __truediv__(self, name: str) -> Location:
-        """Return the file or folder ``name`` below this root; the name may hold slashes."""
+        """Return the file or folder ``name`` below this root; the name may contain slashes."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The last component of the path."""
+        """Last component of the path."""
 
     @abstractmethod
     def absolute(self) -> Self:
@@ -80,11 +81,12 @@ class Root(ABC):
 
 
 class Location(Root):
-    """A folder or file, local or remote, to read.
+    """Folder or file to read, local or in an object store.
 
     Raises:
         NotADataset: a missing file is read, or its ``size`` requested.
-        PicstoreError: access is refused, or the store cannot be reached; not Damage, as the bytes may be sound.
+        PicstoreError: access is refused, or the store cannot be reached; this is not Damage, because the bytes may be
+            sound.
     """
 
     __slots__ = ()
@@ -95,7 +97,7 @@ class Location(Root):
     @property
     @abstractmethod
     def parent(self) -> Self:
-        """The folder that holds this file or folder."""
+        """Folder that holds this file or folder."""
 
     @abstractmethod
     def read(self, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
@@ -103,10 +105,10 @@ class Location(Root):
 
     @abstractmethod
     def read_pieces(self, pieces: Sequence[Piece], *, file: str, near: int = 0) -> None:
-        """Read parts of the file, each into its own memory; from an object store, concurrently.
+        """Read parts of the file, each into memory of its own; from an object store, concurrently.
 
-        Parts of an object that are at most ``near`` bytes apart are read by one request. ``file`` is the file's name in
-        messages. Raise Truncated if the file ends before the end of a part.
+        Parts of an object that are at most ``near`` bytes apart are read with one request. ``file`` is the file's name
+        in messages. Raise Truncated if the file ends before the end of a part.
         """
 
     def read_cached(self, pieces: Sequence[Piece]) -> bool:
@@ -115,7 +117,7 @@ class Location(Root):
         Otherwise ask the disk to fetch the parts, so that a caller can first ask for parts of several files, then wait.
 
         Returns:
-            Whether the parts were read; if not, their memory may have any content. Always False in a store.
+            Whether the parts were read; if not, their memory may have any content. Always False for an object store.
         """
         return False
 
@@ -125,7 +127,7 @@ class Location(Root):
 
     @abstractmethod
     def lines(self) -> Iterator[bytes]:
-        """Iterate over the lines of the file, line ends included, without holding the whole file.
+        """Yield the lines of the file, with their line ends, without holding the whole file in memory.
 
         A line of more than MAX_LINE bytes is yielded in parts.
         """
@@ -143,7 +145,7 @@ class Location(Root):
         """Return whether this is a folder; in an object store, whether any object lies below it."""
 
     def exists(self) -> bool:
-        """Return whether this is a file or folder."""
+        """Return whether this is an existing file or folder."""
         return self.is_file() or self.is_folder()
 
     def open(self) -> BinaryIO:
@@ -156,14 +158,14 @@ class Location(Root):
 
     @abstractmethod
     def files(self) -> Iterator[tuple[str, int]]:
-        """Iterate over all files below this folder, in any order: relative path with slashes, and size in bytes."""
+        """Yield (relative path with slashes, size in bytes) of all files below this folder, in any order."""
 
     def is_odd(self, name: str) -> bool:
-        """Return whether the store's client rejects the name of a file below this folder, so that it cannot be read."""
+        """Return whether the store's client rejects the name of a file below this folder, so that it is unreadable."""
         return False
 
     def link_to(self, target: WritableLocation) -> bool:
-        """Make the target a hard link to the file; return False, and do nothing, if that is not possible."""
+        """Make the target a hard link to the file; return False and do nothing if that is impossible."""
         return False
 
     def copy_to(self, target: WritableLocation) -> None:
@@ -179,48 +181,49 @@ class Location(Root):
 
 
 class WritableLocation(Location):
-    """A folder or file to read and write; a file appears only once it is complete."""
+    """Folder or file to read and write; a written file appears only once it is complete."""
 
     __slots__ = ()
 
     @abstractmethod
     def write(self, data: bytes) -> None:
-        """Write the file; after a crash, it either holds all of ``data`` or is unchanged."""
+        """Write the file; after a crash, it holds either all of ``data`` or its old content."""
 
     @abstractmethod
     def write_new(self, data: bytes) -> bool:
-        """Write the file and return True, or return False if it exists; of concurrent calls, only one returns True."""
+        """Write the file and return True, or return False if it exists; only one of concurrent calls returns True."""
 
     @abstractmethod
     def replace(self, data: bytes, *, expected: bytes) -> bool:
-        """Write the file and return True if it holds ``expected``; else, or if the file is missing, return False.
+        """Write the file and return True if it holds ``expected``; if it differs or is missing, return False.
 
         In an object store, the write is one conditional request. In a folder, the caller must hold a lock.
         """
 
     @abstractmethod
     def create(self) -> AtomicWriter:
-        """Open a writer of the file, which appears when the writer is closed."""
+        """Return a writer of the file; the file appears when the writer is closed."""
 
     @abstractmethod
     def remove(self, *, keep: Collection[str] = ()) -> None:
-        """Remove the file, or the folder with its content; if ``keep`` names entries, they and the folder stay."""
+        """Remove the file, or the folder with its content; with ``keep``, the entries it names and the folder stay."""
 
     @abstractmethod
     def sweep(self) -> None:
-        """Remove incomplete files that killed processes left in this folder and in its immediate subfolders."""
+        """Remove incomplete files that killed processes left in this folder and its immediate subfolders."""
 
     @abstractmethod
     def lock(self, busy: str, *, wait: float = 0, create: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Return a context that holds a lock on this file, which ends with the process; in a store, it does nothing.
+        """Return a context that holds a lock on this file until its end or the process's; in a store, it does nothing.
 
-        With ``create``, create a missing file. Raise UsageError with the message ``busy`` if another process holds the
-        lock after ``wait`` seconds, UsageError if locks are unsupported, Conflict if another process removed the file.
+        If ``create`` is true, create a missing file. Raise UsageError with the message ``busy`` if another process
+        holds the lock after ``wait`` seconds, UsageError if locks are unsupported, Conflict if another process removed
+        the file.
         """
 
 
 class _Reader(io.RawIOBase):
-    """Raw file object, of the standard library's ``io``, that reads a location; each read is one request."""
+    """Raw file object in the sense of the module ``io`` that reads a location; each read is one request."""
 
     def __init__(self, location: Location) -> None:
         self._location, self._size, self._at = location, location.size(), 0

@@ -1,4 +1,4 @@
-"""Local files that appear whole and durable, or not at all."""
+"""Local files that are written whole and durably, or not at all."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from picstore.storage.location.abstract_location import PARTIAL, Buffer
 
 
 def partial_path(path: Path) -> Path:
-    """Return a unique temporary path beside ``path``."""
+    """Return a unique path beside ``path`` for a temporary file."""
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PARTIAL}")
 
 
 class AtomicFile:
-    """Writer of a file under a unique temporary name; ``close`` syncs and renames the file.
+    """Writer of a file under a unique temporary name; ``close`` syncs the file and gives it its final name.
 
-    The name is unique because two processes may write the same file, if one was taken for dead and replaced. The
-    temporary file is locked until it is renamed, so that ``sweep`` removes only files of dead processes.
+    The name is unique, because two processes may write the same file if one of them was taken for dead and replaced.
+    The temporary file is locked until it is renamed, so that ``sweep`` removes only files of dead processes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,20 +31,20 @@ class AtomicFile:
         while True:
             self._partial = partial_path(path)
             self._out: BinaryIO = self._partial.open("wb")
-            with contextlib.suppress(OSError):  # the file system may not support locks
+            with contextlib.suppress(OSError):  # The file system may not support locks.
                 fcntl.flock(self._out, fcntl.LOCK_SH)
             if self._partial.exists():
                 _open_files.add(self)
                 return
-            self._out.close()  # removed by ``sweep`` before it was locked
+            self._out.close()  # ``sweep`` removed the file before it was locked.
 
     def write(self, data: Buffer) -> None:
         self._out.write(data)
 
     def flush(self) -> None:
-        """Write the buffered bytes before a fork; otherwise the forked process would write them again when it ends."""
+        """Write the buffered bytes before a fork, because the forked process would write them too when it ends."""
         if not self._ended and not self._out.closed:
-            with contextlib.suppress(OSError):  # the next write raises the error
+            with contextlib.suppress(OSError):  # The next write raises the error.
                 self._out.flush()
 
     def close(self) -> None:
@@ -55,13 +55,13 @@ class AtomicFile:
         sync_folder(self._path.parent)
 
     def close_new(self) -> bool:
-        """Publish the file unless a file of its name exists; return whether the file was published."""
+        """Publish the file unless a file of its name exists; return whether it was published."""
         self._sync()
         try:
-            os.link(self._partial, self._path)  # unlike a rename, fails if the file exists
+            os.link(self._partial, self._path)  # unlike a rename, this fails if the file exists
         except FileExistsError:
             return False
-        except OSError:  # the file system has no hard links
+        except OSError:  # The file system has no hard links.
             return self._close_alone()
         else:
             sync_folder(self._path.parent)
@@ -88,7 +88,7 @@ class AtomicFile:
             return
         self._ended = True
         try:
-            with contextlib.suppress(OSError):  # closing writes buffered bytes, which fails if the disk is full
+            with contextlib.suppress(OSError):  # Closing writes buffered bytes, which fails if the disk is full.
                 self._out.close()
         finally:
             self._partial.unlink(missing_ok=True)
@@ -106,7 +106,7 @@ os.register_at_fork(before=_flush_all)
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its missing parents durably."""
+    """Create a folder and its missing parents, durably."""
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(exist_ok=True)
@@ -114,7 +114,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make creations and renames of files in a folder durable."""
+    """Make the creation and renaming of files in a folder durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         sync(descriptor)
@@ -125,7 +125,8 @@ def sync_folder(path: Path) -> None:
 def sync(descriptor: int) -> None:
     """Make writes to a file, or renames in a folder, durable.
 
-    On macOS, fsync leaves data in the disk's cache. F_FULLFSYNC writes the cache too, but some file systems lack it.
+    On macOS, fsync leaves data in the disk's cache. F_FULLFSYNC flushes this cache too, but not all file systems
+    support it.
     """
     if hasattr(fcntl, "F_FULLFSYNC"):
         with contextlib.suppress(OSError):

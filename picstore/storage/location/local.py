@@ -25,12 +25,12 @@ from picstore.storage.location.abstract_location import (
 from picstore.storage.location.atomic_file import AtomicFile, make_folder, partial_path, sync_folder
 from picstore.storage.location.regular_file import NotRegular, is_folder, open_regular
 
-_LOCK_POLL = 0.01  # seconds between attempts to lock
+_LOCK_POLL = 0.01  # seconds between attempts to lock a file
 
 
 @dataclass(frozen=True, slots=True)
 class Folder(WritableLocation):
-    """A local folder or file."""
+    """Local folder or file."""
 
     path: Path
 
@@ -68,7 +68,7 @@ class Folder(WritableLocation):
                 os.close(descriptor)
         except OSError as error:
             raise _translated(error, file=file, offset=offset) from error
-        if got < size:  # the file was cut off during the read
+        if got < size:  # The file was cut off during the read.
             raise Truncated(f"the file ends after {got} of {size} bytes", file=file, offset=offset)
         return view.toreadonly()
 
@@ -89,7 +89,7 @@ class Folder(WritableLocation):
             raise _translated(error, file=file, offset=offset) from error
 
     def read_cached(self, pieces: Sequence[Piece]) -> bool:
-        if not hasattr(os, "RWF_NOWAIT"):  # macOS
+        if not hasattr(os, "RWF_NOWAIT"):  # macOS lacks this flag.
             return False
         try:
             descriptor, _ = open_regular(self.path)
@@ -101,7 +101,7 @@ class Folder(WritableLocation):
                         return False
             finally:
                 os.close(descriptor)
-        except OSError:  # the caller then calls read_pieces, which raises the error
+        except OSError:  # The caller then calls read_pieces, which raises the error.
             return False
         return True
 
@@ -146,7 +146,7 @@ class Folder(WritableLocation):
     def files(self) -> Iterator[tuple[str, int]]:
         for folder, _, names in os.walk(self.path):
             for path in (Path(folder, name) for name in names):
-                with contextlib.suppress(FileNotFoundError):  # other processes may be writing here
+                with contextlib.suppress(FileNotFoundError):  # Other processes may be renaming files here.
                     yield path.relative_to(self.path).as_posix(), path.lstat().st_size
 
     def write(self, data: bytes) -> None:
@@ -169,7 +169,7 @@ class Folder(WritableLocation):
         try:
             if self.size() != len(expected) or self.read_all(len(expected)) != expected:
                 return False
-        except (NotADataset, TooLarge, Truncated):  # missing, or changed at this moment
+        except (NotADataset, TooLarge, Truncated):  # The file is missing, or was changed just now.
             return False
         self.write(data)
         return True
@@ -179,18 +179,19 @@ class Folder(WritableLocation):
         return AtomicFile(self.path)
 
     def copy_to(self, target: WritableLocation) -> None:
-        """Make the target a hard link, because files of datasets are never modified; if impossible, copy the file."""
+        """Make the target a hard link to the file, because datasets' files are never modified; else copy the file."""
         if not self.link_to(target):
             WritableLocation.copy_to(self, target)
 
     def link_to(self, target: WritableLocation) -> bool:
         if isinstance(target, Folder):
-            with contextlib.suppress(OSError):  # another file system, or no hard links
+            with contextlib.suppress(OSError):  # The target is on another file system, or hard links are not possible.
                 make_folder(target.path.parent)
                 partial = partial_path(target.path)
                 os.link(self.path, partial)
                 partial.replace(target.path)
-                # Still there if the target was a link to the same file already, because replace() then does nothing.
+                # If the target was a link to the same file already, replace() did nothing, and the temporary link
+                # remains.
                 partial.unlink(missing_ok=True)
                 sync_folder(target.path.parent)
                 return True
@@ -220,7 +221,7 @@ class Folder(WritableLocation):
         if create:
             make_folder(self.path.parent)
         try:
-            # Opened for writing, because NFS implements flock by a byte-range lock, which needs a writable file.
+            # Open for writing, because NFS implements flock by a byte-range lock, which needs a writable file.
             descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o666)
         except FileNotFoundError as error:
             raise Conflict(f"{self} was removed by another process; run the command again") from error
@@ -228,7 +229,7 @@ class Folder(WritableLocation):
             raise UsageError(f"{self} cannot be locked, {error.strerror}; make it writable") from error
         try:
             self._flock(descriptor, busy, time.monotonic() + wait)
-            # The lock's previous holder may have removed the file; other processes would then lock a new file.
+            # The previous holder of the lock may have removed the file; other processes would then lock a new file.
             if not self.path.exists() or not os.path.samestat(os.fstat(descriptor), self.path.stat()):
                 raise Conflict(f"{self} was removed by another process; run the command again")
             yield
@@ -236,7 +237,7 @@ class Folder(WritableLocation):
             os.close(descriptor)
 
     def _flock(self, descriptor: int, busy: str, deadline: float) -> None:
-        """Lock an open file; raise UsageError(busy) if it is still locked when time.monotonic() is ``deadline``."""
+        """Lock an open file; raise UsageError(busy) if it is still locked at ``deadline``, a time.monotonic()."""
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -254,7 +255,7 @@ class Folder(WritableLocation):
 
 
 def _read_without_waiting(descriptor: int, memory: memoryview, offset: int) -> bool:
-    """Fill ``memory`` from a file if all bytes are in the page cache; return whether it did, False if unsupported."""
+    """Fill ``memory`` from a file if the page cache holds all bytes; return False if not, or if that is unsupported."""
     try:
         return os.preadv(descriptor, [memory], offset, os.RWF_NOWAIT) == len(memory)
     except OSError:

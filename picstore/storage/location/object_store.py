@@ -1,6 +1,6 @@
 """Object stores as locations: S3 and compatible stores, Google Cloud Storage, Azure (docs/objects.md).
 
-An upload of several parts aborts unless every part arrives.
+An upload in several parts is aborted unless every part arrives.
 """
 
 from __future__ import annotations
@@ -34,32 +34,33 @@ from picstore.storage.location.s3_listing import Page, is_odd, list_s3
 
 # Size in bytes of a part of a multipart upload. S3 allows 10,000 parts, so an object can have 78 GiB.
 PART_SIZE = 8 << 20
-# Number of parts of an object to send at once. As a worker of `convert` writes 16 objects at once, it holds 256 MiB.
+# Number of parts of an object to send concurrently. A worker of `convert` writes 16 objects at a time, so it holds 256
+# MiB.
 _CONCURRENT_PARTS = 2
 # Largest size in bytes of an object that is written conditionally, such as a manifest or a job.
 _MAX_CONDITIONAL = 1 << 30
-# Environment variables with the URL of another endpoint. obstore itself reads those of "s3" and "az". That of "gs" is
-# Google's libraries' variable for an emulator, for which picstore leaves out credentials.
+# Environment variables that state the URL of another endpoint. obstore itself reads those for "s3" and "az". The
+# variable for "gs" is that of Google's libraries for an emulator, with which picstore uses no credentials.
 _ENDPOINT_VARIABLES = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 _NO_ACCOUNT = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 
 
 class _Abandoned(Exception):
-    """Error that the iterator over an object's parts raises to abort the upload."""
+    """Error that an iterator over an object's parts raises to abort the upload."""
 
 
 class SentParts:
-    """Iterable of an object's parts for an upload: size and CRC-32 of parts taken so far, ``ended`` after the last."""
+    """Parts of an object, to be iterated over by an upload; ``size`` and ``crc`` (CRC-32) are of the parts taken."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._parts = parts
-        self._first: bytes | None = None  # kept until a second part is taken
+        self._first: bytes | None = None  # first part, kept until a second part is taken
         self._count = 0
         self.size = self.crc = 0
         self.ended = False
 
     def all_unsent(self) -> bool:
-        """Return whether the parts can be iterated over again, because at most one part was taken."""
+        """Return whether all parts can be iterated over again, because at most one part was taken so far."""
         return self._count < 2 and not self.ended
 
     def __iter__(self) -> Iterator[bytes]:
@@ -75,9 +76,9 @@ class SentParts:
 
 
 class MultipartUpload:
-    """Writer of an object that uploads full parts in a thread; an object of less than one part takes one request.
+    """Writer of an object, which uploads parts in a thread; an object of less than one part takes a single request.
 
-    ``put`` uploads an object given as bytes or as an iterator of parts; if the iterator raises, it aborts the upload.
+    ``put`` uploads an object given as bytes or as an iterator of parts; an error of the iterator aborts the upload.
     """
 
     def __init__(self, put: Callable[[bytes | Iterator[bytes]], None]) -> None:
@@ -117,7 +118,7 @@ class MultipartUpload:
             self._thread.join()
 
     def _send_to_thread(self, part: bytes | _Abandoned | None, *, report: bool = True) -> None:
-        """Queue a part, waiting while the queue is full; if the thread has failed, raise its error or just return."""
+        """Queue a part, waiting while the queue is full; if the thread has failed, raise its error, or just return."""
         while True:
             if self._error is not None:
                 if report:
@@ -134,7 +135,7 @@ class MultipartUpload:
     def _upload(self) -> None:
         try:
             self._put(self._queued_parts())
-        except BaseException as error:  # the writer's next call raises it
+        except BaseException as error:  # The writer's next call will raise the error.
             self._error = error
 
     def _queued_parts(self) -> Iterator[bytes]:
@@ -148,14 +149,15 @@ class MultipartUpload:
 class Bucket(RemoteFile, WritableLocation):
     """Location in an object store.
 
-    ``scheme`` is "s3", "gs" or "az"; ``key`` is an object's name, or the common prefix of a folder's objects.
+    ``scheme`` is "s3", "gs" or "az"; ``key`` is the name of an object, or the prefix that the objects of a folder
+    share.
     """
 
     @classmethod
     def parse(cls, scheme: str, rest: str) -> Bucket:
         """Parse a URL, given as its scheme and the ``rest`` after ``scheme://``.
 
-        Raise UsageError if the URL names no bucket, or holds credentials, which manifests and messages would show.
+        Raise UsageError if the URL names no bucket, or contains credentials, which manifests and messages would show.
         """
         if has_credentials(f"{scheme}://{rest}"):
             url = redact(f"{scheme}://{rest}")
@@ -186,9 +188,10 @@ class Bucket(RemoteFile, WritableLocation):
         return sorted([Entry(name, True) for name in folders] + [Entry(name, False) for name in files])
 
     def files(self) -> Iterator[tuple[str, int]]:
-        """Iterate over the objects below this location; if an answer is cut short, resume after the greatest key."""
-        last = ""  # the greatest key so far
-        # Keys of empty objects; a folder's mark is listed without its key's final slash, so it may be listed again.
+        """Yield the objects below this location; if an answer is cut short, resume after the greatest key."""
+        last = ""  # greatest key so far
+        # Keys of empty objects. The mark of a folder is listed without the final slash of its key, so it may be listed
+        # again.
         empty: set[str] = set()
         rule = obstore_file.retries(patient=False)
         waits, alive = rule.waits(rule.deadline()), time.monotonic()
@@ -202,7 +205,7 @@ class Bucket(RemoteFile, WritableLocation):
                             continue
                         if not size:
                             empty.add(key)
-                        if name := self._relative_name(key):  # empty name: the object marks this folder
+                        if name := self._relative_name(key):  # an object with an empty name marks this folder
                             yield name, size
                     waits, alive = rule.waits(rule.deadline()), time.monotonic()
                 break
@@ -213,16 +216,16 @@ class Bucket(RemoteFile, WritableLocation):
                 pages = self._pages(last)
 
     def _pages(self, after: str) -> Iterator[list[tuple[str, int]]]:
-        """Yield pages of a listing, without retries: key and size of each object with a key greater than ``after``."""
+        """Yield pages of a listing, without retries: (key, size) of each object with a key greater than ``after``."""
         client = self._client_of(NO_RETRIES)
         with self._translated(str(self)):
-            if is_odd(self.key):  # obstore would change the key and list another folder
+            if is_odd(self.key):  # obstore would change the key and list another folder.
                 raise OddKey(f"{self} cannot be listed")
             for page in library().list(client, prefix=self.key or None, offset=after or None, chunk_size=1000):
                 yield [(found["path"], int(found["size"])) for found in page]
 
     def _pages_with_odd_keys(self, error: OddKey, *, after: str = "", delimiter: str = "") -> Iterator[Page]:
-        """List a folder with keys that obstore rejects, by botocore; raise ``error`` if the store is not S3."""
+        """List a folder by botocore, because obstore rejects a key in it; raise ``error`` if the store is not S3."""
         if self.scheme != "s3":
             raise error
         prefix = f"{self.key}/" if self.key else ""
@@ -233,7 +236,7 @@ class Bucket(RemoteFile, WritableLocation):
         return is_odd(name)
 
     def write(self, data: bytes | Iterator[bytes]) -> None:
-        """Write the object from bytes, or from an iterator of parts, whose error aborts the upload."""
+        """Write the object from bytes or from an iterator of parts; an error of the iterator aborts the upload."""
         if isinstance(data, bytes):
             self._ask(lambda client: library().put(client, self.key, data), patient=True)
             return
@@ -241,7 +244,7 @@ class Bucket(RemoteFile, WritableLocation):
         try:
             self._upload(parts)
         except (Unreachable, NotADataset):
-            if parts.all_unsent():  # the request that begins the upload failed
+            if parts.all_unsent():  # the request that begins the upload has failed
                 self._upload(parts)
             # If only the answer to the last request was lost, the upload is complete.
             elif not (parts.ended and self._holds(parts)):
@@ -274,11 +277,11 @@ class Bucket(RemoteFile, WritableLocation):
         return self._put_if(data, {name: value for name, value in version.items() if value is not None})
 
     def _put_if(self, data: bytes, mode: Any) -> bool:
-        """Write the object if the condition ``mode`` of obstore holds; return whether the object holds ``data`` now."""
+        """Write the object if obstore's condition ``mode`` holds; return whether it holds ``data`` afterwards."""
         try:
             self._ask(lambda client: library().put(client, self.key, data, mode=mode))
         except ConditionFailed:
-            # If a request succeeded but its answer was lost, the condition of the repeated request does not hold.
+            # If a request succeeds but its answer is lost, the condition of the repeated request does not hold.
             with contextlib.suppress(NotADataset):
                 return self.read_all(_MAX_CONDITIONAL) == data
             return False
@@ -288,7 +291,7 @@ class Bucket(RemoteFile, WritableLocation):
         return MultipartUpload(self.write)
 
     def copy_to(self, target: WritableLocation) -> None:
-        """Copy within the store if source and target are in one bucket, else through this machine."""
+        """Copy within the store if source and target are in the same bucket, else through this machine."""
         if not isinstance(target, Bucket) or (target.scheme, target.bucket) != (self.scheme, self.bucket):
             WritableLocation.copy_to(self, target)
             return
@@ -299,13 +302,13 @@ class Bucket(RemoteFile, WritableLocation):
         keys = [self.key] if self.is_file() else [(self / name).key for name in names]
         try:
             self._delete(keys)
-        except NotADataset:  # removed before, but still listed
+        except NotADataset:  # An object was removed before, but is still listed.
             for key in keys:
                 with contextlib.suppress(NotADataset):
                     self._delete([key])
 
     def _delete(self, keys: list[str]) -> None:
-        """Delete objects, in some stores 1,000 per request; in other stores, a missing object raises NotADataset."""
+        """Delete objects, 1,000 per request in some stores; in other stores, a missing object raises NotADataset."""
         if keys:
             self._ask(lambda client: library().delete(client, keys))
 
@@ -313,7 +316,7 @@ class Bucket(RemoteFile, WritableLocation):
         """Do nothing, because objects appear only when they are complete."""
 
     def lock(self, busy: str, *, wait: float = 0, create: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Return a context that locks nothing, because a store has no locks that end with a process."""
+        """Return a context that locks nothing, because object stores have no locks that end with a process."""
         return contextlib.nullcontext()
 
     def _connect(self, rule: Retries) -> Any:

@@ -1,8 +1,8 @@
-"""Files and folders that obstore reads: of object stores, web servers and the Hugging Face hub (docs/objects.md).
+"""Files and folders that obstore reads: in object stores, on web servers, on the Hugging Face hub (docs/objects.md).
 
-``resumed_download`` retries reads, and ``_ask`` all other requests, except uploads of several parts, whose requests
-obstore retries. This module creates obstore's clients on first use and keeps the clients. Locations hold only URLs, so
-they survive pickling and forking.
+``resumed_download`` retries reads, obstore retries the requests of uploads in parts, and ``_ask`` retries all others.
+This module creates obstore's clients on first use and keeps the clients. Locations hold only URLs, so they survive
+pickling and forking.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MAX_REQUESTS = 10  # number of concurrent requests for parts of one file
+_MAX_REQUESTS = 10  # number of concurrent requests for parts of a file
 CREDENTIALS_HINTS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
@@ -53,17 +53,19 @@ _ENDPOINT_HINTS = {
     **dict.fromkeys(("http", "https"), "the URL"),
 }
 NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-# Messages of errors for which a retry is useless: statuses 4xx except 408 (timeout) and 429 (too many requests), and
-# answers that violate HTTP. Below, TLS errors: rustls' names, and the reason why a certificate is rejected.
+# Messages of errors that need no retry: statuses 4xx except 408 (timeout) and 429 (too many requests), and answers that
+# violate HTTP. Below: TLS errors, by rustls' names, with the reason why a certificate is rejected.
 _REFUSED = re.compile(r"status code: 4(?!08|29)\d\d|Requested \S+ got|Header missing|redirect without LOCATION")
 _ODD_KEY = re.compile(r'invalid path: (?:Error parsing )?Path "(.*?)"', re.DOTALL)
 _TLS = re.compile(
     r"\b(?:InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)|AlertReceived|PeerIncompatible|InvalidMessage)"
 )
-# Content encodings that change an answer's bytes. "identity" does not, nor "aws-chunked", which some clients store.
+# Content encodings that change the bytes of an answer. "identity" does not, nor does "aws-chunked", which some clients
+# store.
 _COMPRESSIONS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress"})
 NO_RETRIES = Retries(0)
-# Clients by process id, bucket and rule of retries. A forked process must not use its parent's clients.
+# Clients by process id, bucket and rule of retries; by process, because a forked process must not use its parent's
+# clients.
 _clients: dict[tuple[int, str, Retries], Any] = {}
 
 
@@ -75,7 +77,8 @@ class RemoteFile(Location):
         scheme: scheme of the URL, such as "s3".
         bucket: a bucket, a container of Azure, a host and port, or a repository of the Hugging Face hub.
         key: the path in the bucket, without a slash at its end.
-        expected: version, set by :meth:`pin`, that the file must have whenever it is read; empty if any version may be.
+        expected: version, set by :meth:`pin`, that the file must have whenever it is read; empty if any version will
+            do.
     """
 
     scheme: str
@@ -86,7 +89,7 @@ class RemoteFile(Location):
     @classmethod
     @abstractmethod
     def parse(cls, scheme: str, rest: str) -> Self:
-        """Parse a URL, given as ``scheme`` and the ``rest`` after ``scheme://``; raise UsageError if malformed."""
+        """Parse a URL, given as ``scheme`` and as the ``rest`` after ``scheme://``; raise UsageError if malformed."""
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.bucket}" + (f"/{self.key}" if self.key else "")
@@ -124,7 +127,7 @@ class RemoteFile(Location):
                 pass
 
     def _read_run(self, run: Sequence[Piece], file: str) -> None:
-        """Read pieces, sorted by offset, and the bytes between them with one request."""
+        """Read pieces, which are sorted by offset, and the bytes between them with one request."""
         begin, end = run[0][0], max(offset + len(memory) for offset, memory in run)
         download = self._download_all_of(begin, end - begin, file=file)
         if len(run) == 1:
@@ -136,7 +139,7 @@ class RemoteFile(Location):
             memory[:] = buffer[offset - begin :][: len(memory)]
 
     def _download_all_of(self, offset: int, size: int, *, file: str) -> Download:
-        """Begin a download of ``size`` bytes at ``offset``; raise Truncated if the object ends before the last byte."""
+        """Begin a download of ``size`` bytes at ``offset``; raise Truncated if the object ends too early."""
         try:
             download = self._download(file, offset, offset + size, patient=True)
             there = download.end - offset
@@ -148,7 +151,7 @@ class RemoteFile(Location):
         return download
 
     def _download(self, file: str, begin: int = 0, end: int | None = None, *, patient: bool = False) -> Download:
-        """Begin a download of the object or a part of it; raise Changed if the object's version is not ``expected``."""
+        """Begin a download of the object or part of it; raise Changed if the object's version is not ``expected``."""
 
         def get(range_: Range | None) -> Any:
             with self._translated(file):
@@ -193,19 +196,19 @@ class RemoteFile(Location):
         return int(self._meta()["size"])
 
     def pin(self) -> tuple[Self, int]:
-        """Return the file and its size; reading the returned file raises Changed if its version has changed."""
+        """Return this file, pinned to its version, and its size; reading it later raises Changed after a change."""
         meta = self._meta()
         return replace(self, expected=_version_of(meta)), int(meta["size"])
 
     def _meta(self) -> Mapping[str, Any]:
-        """Request the file's ``size``, ``e_tag`` and ``last_modified``."""
+        """Request ``size``, ``e_tag`` and ``last_modified`` of the file."""
         meta: Mapping[str, Any] = self._ask(lambda client: library().head(client, self.key))
         return meta
 
     def _ask(self, request: Callable[[Any], T], *, patient: bool = False) -> T:
         """Send a request, with retries if the store fails or an answer is cut short.
 
-        obstore's own retries, which do not cover answers with a body cut short, are switched off.
+        obstore's own retries are switched off, because they do not cover an answer whose body is cut short.
         """
         client, rule = self._client_of(NO_RETRIES), retries(patient=patient)
 
@@ -228,7 +231,7 @@ class RemoteFile(Location):
         return path[len(self.key) + 1 :] if self.key else path
 
     def _client_of(self, rule: Retries) -> Any:
-        """Return this process's client of the bucket, with a rule of retries; create the client on first use."""
+        """Return this process's client for the bucket and a rule of retries, created on first use."""
         bucket = f"{self.scheme}://{self.bucket}"
         client = _clients.get((os.getpid(), bucket, rule))
         if client is None:
@@ -239,7 +242,7 @@ class RemoteFile(Location):
 
     @abstractmethod
     def _connect(self, rule: Retries) -> Any:
-        """Return a new client of the bucket, with a rule of retries."""
+        """Return a new client for the bucket, with a rule of retries."""
 
     @contextlib.contextmanager
     def _translated(self, file: str) -> Iterator[None]:
@@ -259,7 +262,8 @@ class RemoteFile(Location):
         except errors.NotSupportedError as error:
             raise self._unconditional(file) from error
         except errors.BaseError as error:
-            shown = redact(str(error)) == str(error)  # no cause with credentials, as tracebacks show it
+            # If the error's text has credentials, it is not kept as the cause, because tracebacks show it.
+            shown = redact(str(error)) == str(error)
             raise self._failure(file, error) from (error if shown else None)
 
     def _failure(self, file: str, error: Exception) -> PicstoreError:
@@ -282,7 +286,7 @@ class RemoteFile(Location):
                 f"{file}: the server's {refused}; check {_ENDPOINT_HINTS[self.scheme]}, the clock of this machine, and "
                 "the authorities that it trusts (SSL_CERT_FILE)"
             )
-        # Without credentials, obstore requests some from this address, where a cloud's virtual machines get them.
+        # If there are no credentials, obstore requests some at this address, which serves virtual machines of clouds.
         if "169.254.169.254" in text:
             return Unreachable(f"{file}: there are no credentials; {self._credentials}")
         if "Content-Length Header missing" in text:
@@ -305,15 +309,15 @@ class RemoteFile(Location):
 
 
 class OddKey(UsageError):
-    """An object has a name that obstore neither reads nor lists."""
+    """Error for an object whose name obstore neither reads nor lists."""
 
 
 class ConditionFailed(PicstoreError):
-    """The condition of a write does not hold: the object exists, or has another version."""
+    """Error of a conditional write: the object exists, or has another version."""
 
 
 def retries(*, patient: bool) -> Retries:
-    """Return the rule of retries: 10 in about 3 s; if ``patient``, for 3 minutes, in which a store may restart.
+    """Return the rule of retries: 10 in about 3 s, or, if ``patient``, for 3 minutes, in which a store may restart.
 
     The first requests of a command are not patient, so that a wrong setting fails soon.
     """
@@ -326,7 +330,7 @@ def _version_of(meta: Mapping[str, Any]) -> str:
 
 
 def _runs(pieces: Sequence[Piece], near: int) -> list[list[Piece]]:
-    """Sort pieces by offset, and group those that are at most ``near`` bytes apart."""
+    """Sort pieces by offset, and group pieces that are at most ``near`` bytes apart."""
     import numpy as np
 
     ordered = sorted(pieces, key=lambda piece: piece[0])

@@ -1,4 +1,4 @@
-"""Import of obstore, on first use and again after a fork.
+"""Import of obstore: on first use, and again in each forked process.
 
 obstore creates one runtime, whose threads run all requests. A forked process has the runtime without the threads, so
 requests would wait forever. obstore cannot create a second runtime, so a forked process loads the compiled module
@@ -22,11 +22,11 @@ from types import ModuleType
 from picstore.errors import missing_extra
 
 _PACKAGE, _COMPILED = "obstore", "obstore._obstore"
-# The package ``obstore`` as imported by each process, by process id.
+# The package ``obstore``, as imported by a process, by process id.
 _loaded: dict[int, ModuleType] = {}
-# A lock for each process, by process id, because the parent's lock may be held by another thread during a fork.
+# A lock for each process, by process id, because another thread of the parent may hold the parent's lock at a fork.
 _locks: dict[int, threading.Lock] = {}
-# The file from which the compiled module was first loaded; an empty list until then.
+# File from which the compiled module was first loaded; empty until then.
 _files: list[Path] = []
 
 
@@ -54,7 +54,7 @@ def _load() -> ModuleType:
 
 
 def _replace_compiled(file: Path) -> None:
-    """Load the compiled module anew, from a copy of its file, so that the next import of the package finds it."""
+    """Load the compiled module anew from a copy of its file, so that the package's next import uses it."""
     for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:
         del sys.modules[name]
     with _copied(file) as path:

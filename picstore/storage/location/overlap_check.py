@@ -1,4 +1,4 @@
-"""Check that a destination does not overlap its sources, for each verb that reads one place and writes another."""
+"""Check that a destination does not overlap the sources, for verbs that read one place and write another."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from picstore.storage.location.resolve import Location, Where, locate
 
 
 def require_apart(destination: Where, sources: Iterable[Where], *, may_be_equal: bool = False) -> None:
-    """Raise UsageError if the destination is a source, lies in a source, or holds a source.
+    """Raise UsageError if the destination is a source, lies in a source, or contains a source.
 
-    In a folder of images, the next conversion would take a dataset for a class, and change the labels of all classes
-    that sort after it. Local folders are compared by device and inode too, which finds the same folder behind links,
-    ``..``, bind mounts and other spellings on a case-insensitive file system. A source includes the folders that links
-    directly in it lead to. ``may_be_equal`` allows the destination to be a source itself.
+    The next conversion of a folder of images would take a dataset in it for a class, which would change the labels of
+    all classes that sort after it. Local folders are compared by device and inode too, which finds the same folder
+    behind links, ``..``, bind mounts and other spellings on a case-insensitive file system. The folders to which links
+    directly in a source lead belong to the source. ``may_be_equal`` allows the destination to be a source itself.
     """
     out = locate(destination)
     for source in map(locate, sources):
@@ -35,7 +35,7 @@ def require_apart(destination: Where, sources: Iterable[Where], *, may_be_equal:
 
 
 def _holds(outer: Location, inner: Location) -> bool:
-    """Return whether ``inner`` is ``outer``, or lies in it at any depth."""
+    """Return whether ``inner`` is ``outer`` or lies below it, at any depth."""
     if isinstance(outer, Folder) and isinstance(inner, Folder):
         return _holds_path(Path(os.path.realpath(outer.path)), Path(os.path.realpath(inner.path)))
     if isinstance(outer, RemoteFile) and isinstance(inner, RemoteFile):
@@ -61,12 +61,12 @@ def _holds_path(outer: Path, inner: Path) -> bool:
 def _status(path: Path) -> os.stat_result | None:
     try:
         return path.stat()
-    except OSError:  # no folder yet
+    except OSError:  # The folder does not exist yet.
         return None
 
 
 def _linked_folders(source: Location) -> Iterator[Location]:
-    """Yield the folders that links directly in a local source lead to, such as class folders stored elsewhere."""
+    """Yield the folders to which links directly in a local source lead, such as class folders stored elsewhere."""
     if isinstance(source, Folder) and source.is_folder():
         with os.scandir(source.path) as found:
             yield from (Folder(Path(entry.path)) for entry in found if entry.is_symlink() and Path(entry.path).is_dir())

@@ -1,22 +1,23 @@
-"""Removal of credentials from messages: passwords in URLs, queries that sign a request, values of secret variables."""
+"""Removal of credentials from messages: passwords in URLs, queries that sign requests, values of secret variables."""
 
 from __future__ import annotations
 
 import os
 import re
 
-# Servers may send any text as an error message, so these expressions must take linear time for any text.
+# Servers may send any text as an error message, so these expressions must take linear time for every text.
 _USER = re.compile(r"(://)[^/\s@\"']*@")
 _QUERY = re.compile(r"\?[^\s\"'<>)]*")
 _SIGNED = re.compile(r"(sig|signature|token|credential)=", re.IGNORECASE)
-# Names of environment variables in which tools of the clouds expect secrets.
+# Names of environment variables in which tools for clouds expect secrets.
 _SECRET = re.compile(r"(AWS|AZURE|GOOGLE|GCP|HF)_.*(SECRET|TOKEN|KEY|PASSWORD|SAS)|GOOGLE_SERVICE_ACCOUNT_KEY")
-_PUBLIC = re.compile(r".*(_ID|_FILE|_PATH)")  # not secret: names of keys, or files with keys
-_MIN_SECRET = 8  # characters; shorter values might be ordinary words of a message
+# These variables are not secret: they hold names of keys, or of files with keys.
+_PUBLIC = re.compile(r".*(_ID|_FILE|_PATH)")
+_MIN_SECRET = 8  # characters; a shorter value might be an ordinary word of a message
 
 
 def redact(text: str) -> str:
-    """Replace credentials in a text by ``…``."""
+    """Return a text with ``…`` in place of credentials."""
     text = _QUERY.sub(_without_query, _USER.sub(r"\1…@", text))
     for name, value in os.environ.items():
         if len(value) >= _MIN_SECRET and _SECRET.fullmatch(name) and not _PUBLIC.fullmatch(name):
@@ -25,10 +26,10 @@ def redact(text: str) -> str:
 
 
 def has_credentials(url: str) -> bool:
-    """Return whether a URL holds a user name or password, or a query that signs requests."""
+    """Return whether a URL contains a user name, a password, or a query that signs requests."""
     return _USER.search(url) is not None or _SIGNED.search(url.partition("?")[2]) is not None
 
 
 def _without_query(found: re.Match[str]) -> str:
-    """Replace a URL's query, whose parameters may grant access, by ``?…``; leave question marks without parameters."""
+    """Return ``?…`` in place of a URL's query, whose parameters may grant access; question marks alone stay."""
     return "?…" if "=" in found[0] else found[0]

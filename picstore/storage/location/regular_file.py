@@ -1,4 +1,4 @@
-"""Regular files and folders of this machine; pipes, sockets and devices are recognized before a call could wait."""
+"""Regular files and folders of this machine; pipes, sockets and devices are detected before a call could wait."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import stat
 
 
 class NotRegular(OSError):
-    """A path is a named pipe, a socket or a device."""
+    """Error for a path that is a named pipe, a socket or a device."""
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether a directory entry is a folder or a link to a folder; False if links form a cycle."""
+    """Return whether a directory entry is a folder or a link to a folder; False if links form a circle."""
     try:
         return entry.is_dir()
     except OSError:
@@ -21,7 +21,7 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def kind_of(mode: int) -> str:
-    """Return in words whether a file is a named pipe, a socket or a device, given its ``st_mode``."""
+    """Return a description of a named pipe, socket or device, given its ``st_mode``."""
     if stat.S_ISFIFO(mode):
         return "a named pipe"
     return "a socket" if stat.S_ISSOCK(mode) else "a device"
@@ -31,7 +31,8 @@ def version_of(status: os.stat_result) -> str:
     """Describe the version of a local file: size, modification time, change time, and the name of this machine.
 
     The change time (ctime) reveals changes that keep size and modification time, such as replacement of the file by
-    ``mv`` or ``cp -p``. Inode numbers would too, but several FUSE file systems change a file's inode number later.
+    ``mv`` or ``cp -p``. Inode numbers would reveal these too, but several FUSE file systems change a file's inode
+    number later.
     """
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {platform.node()}"
 
@@ -39,7 +40,8 @@ def version_of(status: os.stat_result) -> str:
 def is_version(status: os.stat_result, version: str) -> bool:
     """Return whether a file still has the version that :func:`version_of` described.
 
-    On another machine, whose copy of the file may have another change time, only size and modification time must agree.
+    On another machine, only size and modification time must agree, because its copy of the file may have another change
+    time.
     """
     size, modified, changed, machine = version.split(" ", 3)
     same = (status.st_size, status.st_mtime_ns) == (int(size), int(modified))
@@ -47,16 +49,16 @@ def is_version(status: os.stat_result, version: str) -> bool:
 
 
 def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Return descriptor and size of a regular file, opened for reading; raise OSError at once if it is not regular.
+    """Return descriptor and size of a regular file, opened for reading; raise OSError at once for other files.
 
-    Otherwise opening a named pipe might wait forever for a writer, and reading a device might never end.
+    Without this check, opening a named pipe might wait forever for a writer, and reading a device might never end.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except ValueError as error:  # half a surrogate pair or a zero byte
+    except ValueError as error:  # The path contains half a surrogate pair or a zero byte.
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket, or a device that is not there
+        if error.errno == errno.ENXIO:  # The path is a socket, or a device that does not exist.
             raise NotRegular(errno.EINVAL, "a socket or a device, not a regular file", path) from error
         raise
     status = os.fstat(file)

@@ -24,7 +24,7 @@ from picstore.storage.location.obstore_file import RemoteFile
 from picstore.storage.location.redact import redact
 from picstore.storage.location.web_and_hub import HubFile, WebFile
 
-# Names of ``abstract_location`` that other modules import from this module.
+# Names that other modules import from this module, though ``abstract_location`` defines them.
 __all__ = ["Allocate", "Location", "Root", "WritableLocation", "fresh"]
 
 MANIFEST = "picstore.json"
@@ -34,7 +34,7 @@ COUNTS = "picstore.counts"
 LEDGER = "ledger.jsonl"
 EDITS = "edits"  # folder with the files that edits add to a dataset
 LOCK = "lock"  # file in EDITS that is locked during an edit
-UNFINISHED = "unfinished"  # folder that exists until the conversion or shuffle into the dataset's folder has ended
+UNFINISHED = "unfinished"  # folder that exists until the conversion or shuffle that writes the dataset has ended
 
 Where: TypeAlias = "str | os.PathLike[str] | Location"
 T = TypeVar("T")
@@ -45,8 +45,8 @@ _SCHEMES: dict[str, type[RemoteFile]] = {
     **dict.fromkeys(("http", "https"), WebFile),
     "hf": HubFile,
 }
-_URL = re.compile(r"([a-z][a-z0-9+]*):/{1,2}(.*)", re.DOTALL)  # pathlib turns two slashes into one
-# Mean seconds per call above which calls are assumed to wait for a disk or a network.
+_URL = re.compile(r"([a-z][a-z0-9+]*):/{1,2}(.*)", re.DOTALL)  # one slash or two, because pathlib merges two slashes
+# Mean seconds per call above which calls are assumed to wait for a disk or network.
 _WAITING_SECONDS = 0.001
 # Number of concurrent calls: enough to hide waits of 20 ms, and few enough for any store.
 _MAX_REQUESTS = 16
@@ -75,7 +75,7 @@ def locate(where: Where) -> Location:
 
 
 def locate_writable(where: Where) -> WritableLocation:
-    """Resolve a path or URL to a writable location; raise UsageError for a web server or hub, which are read-only."""
+    """Resolve a path or URL to a writable location; raise UsageError for web servers and the hub."""
     location = locate(where)
     if isinstance(location, WritableLocation):
         return location
@@ -84,12 +84,12 @@ def locate_writable(where: Where) -> WritableLocation:
 
 
 def is_relative(name: str) -> bool:
-    """Return whether a name is a relative path: not absolute, and not a URL of any scheme."""
+    """Return whether a name is a relative path, that is, neither an absolute path nor a URL."""
     return _URL.fullmatch(name) is None and "://" not in name and not name.startswith("/")
 
 
 def read_at(where: Where, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
-    """Read ``size`` bytes at ``offset`` of a file, called ``file`` in messages, into memory from ``allocate``.
+    """Read ``size`` bytes at ``offset`` of a file, which messages call ``file``, into memory from ``allocate``.
 
     Memory is allocated only for bytes that the file has.
 
@@ -102,9 +102,10 @@ def read_at(where: Where, offset: int, size: int, *, file: str, allocate: Alloca
 
 
 def map_concurrently(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Yield the function's results in order, with 16 concurrent calls if calls wait; hold at most 64 results.
+    """Yield the function's results in order; if calls wait, run 16 at a time, and hold up to 64 results.
 
-    Calls run one by one until they prove slow, because threads make fast calls slower: 0.3, not 0.1 ms per file footer.
+    Calls run one by one until they prove slow, because threads slow down fast calls: a file footer takes 0.3 instead of
+    0.1 ms.
     """
     waiting = iter(items)
     taken = 0.0

@@ -1,7 +1,7 @@
 """Reading of an object's bytes by ranges, with retries: if an answer is cut short, the rest is requested.
 
-obstore repeats requests, but continues a half-read answer only if the store gives an ETag. So this module repeats
-reads, with one rule for requests and answers.
+obstore repeats requests, but continues a half-read answer only if the store gives an ETag. So this module repeats reads
+itself, with one rule of retries for requests and answers.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ logger = logging.getLogger("picstore")
 
 # Seconds without bytes from a store after which a message is logged.
 TELL_AFTER = 10.0
-# Least seconds between two such messages of a process, because all its threads may wait for the same store.
+# Least seconds between two such messages in a process, because all its threads may wait for the same store.
 _TELL_AGAIN = 60.0
-_told = -math.inf  # time.monotonic() of the previous message
+_told = -math.inf  # time.monotonic() of the latest such message
 
-# Bytes to take from an answer at once. Pieces arrive with 8 KiB each, which would take Python 10 ms for 8 MiB.
+# Bytes to take from an answer at a time. Pieces arrive with 8 KiB each, which would take Python 10 ms for 8 MiB.
 _PIECE = 1 << 20
 
 
 class Unreachable(PicstoreError):
-    """The store does not answer, or breaks off an answer; a later attempt may succeed."""
+    """Error of a store that does not answer, or breaks off an answer; a later attempt may succeed."""
 
 
 class OutOfRange(PicstoreError):
-    """The object ends before the requested range."""
+    """Error for an object that ends before the requested range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Retries:
 
     Attributes:
         most: largest number of retries.
-        seconds: seconds after the first request from which failures are no longer retried.
+        seconds: time in seconds after the first request from which failures are no longer retried.
         first, longest: bounds of a wait, in seconds.
     """
 
@@ -57,11 +57,11 @@ class Retries:
     longest: float = 15
 
     def deadline(self) -> float:
-        """Return the ``time.monotonic()`` after which failures of requests that begin now are no longer retried."""
+        """Return the ``time.monotonic()`` from which failures are no longer retried, if requests begin now."""
         return time.monotonic() + self.seconds
 
     def waits(self, until: float) -> Iterator[float]:
-        """Yield the seconds to wait before each retry, as long as ``time.monotonic()`` is less than ``until``."""
+        """Yield the seconds to wait before each retry, as long as ``time.monotonic()`` is below ``until``."""
         wait = self.first
         for _ in range(self.most):
             if time.monotonic() >= until:
@@ -70,7 +70,7 @@ class Retries:
             wait = min(self.longest, random.uniform(self.first, self.base * wait))  # noqa: S311
 
     def config(self) -> dict[str, Any]:
-        """Return obstore's configuration for the same rule."""
+        """Return obstore's configuration for this rule."""
         backoff = {
             "init_backoff": timedelta(seconds=self.first),
             "max_backoff": timedelta(seconds=self.longest),
@@ -80,7 +80,7 @@ class Retries:
 
 
 def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | None = None) -> T:
-    """Call ``request`` until it does not raise Unreachable, and return its result; raise if ``waits`` is exhausted.
+    """Call ``request`` until it does not raise Unreachable, and return its result; raise once ``waits`` is exhausted.
 
     ``waits`` yields the seconds between calls. ``since`` is ``time.monotonic()`` of the store's last bytes, or now.
     """
@@ -93,7 +93,7 @@ def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | 
 
 
 def wait(waits: Iterator[float], failure: Unreachable, since: float) -> None:
-    """Wait before a retry for the next of ``waits``; raise ``failure`` if there is none.
+    """Wait the next number of seconds in ``waits`` before a retry; raise ``failure`` if there is none.
 
     If the store has given no bytes for :data:`TELL_AFTER` seconds, log that, at most once a minute per process.
     """
@@ -109,11 +109,11 @@ def wait(waits: Iterator[float], failure: Unreachable, since: float) -> None:
 
 
 class Download:
-    """Bytes of an object from ``begin`` to ``end``, or of the whole object.
+    """Bytes of an object from ``begin`` to ``end``, or of the whole object, downloaded by iterating over them.
 
     Args:
         get: sends one request, for a range or the whole object, and returns obstore's answer.
-        stream: iterates over the body of an answer, in pieces of at least a given number of bytes.
+        stream: yields the body of an answer, in pieces of at least a given number of bytes.
         file: name of the object in messages.
 
     Attributes:
@@ -139,7 +139,7 @@ class Download:
         self._get, self._stream, self._retries, self._file = get, stream, retries, file
         self._until = retries.deadline()
         self._waits = retries.waits(self._until)
-        # ``time.monotonic()`` at which the store last gave bytes, or was sent the first request.
+        # ``time.monotonic()`` at which the store last sent bytes, or the first request was sent.
         self._alive = time.monotonic()
         self._at = begin
         whole = None if end is None else (begin, end)
@@ -148,7 +148,7 @@ class Download:
         self.end = self.meta["size"] if end is None else min(end, self.meta["size"])
 
     def __iter__(self) -> Iterator[Buffer]:
-        """Iterate over the bytes, in pieces of any size."""
+        """Yield the bytes, in pieces of any size."""
         least = _PIECE
         while True:
             before, failure = self._at, Unreachable(f"{self._file}: an answer of the store ends early")
@@ -162,11 +162,11 @@ class Download:
                 failure = error
             if self._at == self.end:
                 return
-            if self._at > before:  # bytes have come: begin again with short waits
+            if self._at > before:  # bytes have arrived: begin again with short waits
                 self._waits = self._retries.waits(self._until)
                 self._alive = time.monotonic()
             self._resume(failure)
-            # Pieces may now be of any size, so that even an answer that is cut short early makes progress.
+            # Pieces may now have any size, so that even an answer that is soon cut short makes progress.
             least = 1
 
     def fill(self, memory: memoryview) -> None:

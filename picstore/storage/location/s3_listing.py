@@ -1,4 +1,4 @@
-"""Listing of S3 buckets by botocore, for pages that obstore refuses because of one of their keys."""
+"""Listing of S3 buckets by botocore, for pages that obstore rejects because of a key."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def is_odd(key: str) -> bool:
-    """Return whether obstore rejects a key, because of an empty part, a part "." or "..", or a control character."""
+    """Return whether obstore rejects a key, because it has an empty part, ".", ".." or a control character."""
     return bool(key) and (not {"", ".", ".."}.isdisjoint(key.split("/")) or _CONTROL.search(key) is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of a listing: key and size of each object, and prefix of each folder without the slash at its end."""
+    """Page of a listing: (key, size) of each object, and the prefix of each folder without the final slash."""
 
     objects: list[tuple[str, int]]
     folders: list[str]
 
 
 def list_s3(request: dict[str, str], *, where: str) -> Iterator[Page]:
-    """Iterate over the pages of a listing, given the parameters of S3's ListObjectsV2; messages name ``where``.
+    """Yield the pages of a listing, given the parameters of S3's ListObjectsV2; messages name ``where``.
 
     Raises:
         MissingDependency: botocore is not installed.
@@ -43,7 +43,7 @@ def list_s3(request: dict[str, str], *, where: str) -> Iterator[Page]:
     try:
         for found in client.get_paginator("list_objects_v2").paginate(**request):
             objects = [(one["Key"], int(one["Size"])) for one in found.get("Contents", ())]
-            # An empty object whose key ends with two slashes marks a folder without a name.
+            # An empty object whose key ends with two slashes is the mark of a folder without a name.
             objects = [(key.removesuffix("/"), size) for key, size in objects if size or not key.endswith("//")]
             yield Page(objects, [one["Prefix"].removesuffix("/") for one in found.get("CommonPrefixes", ())])
     except ClientError as error:
@@ -55,7 +55,7 @@ def list_s3(request: dict[str, str], *, where: str) -> Iterator[Page]:
 
 
 def _client(where: str) -> Any:
-    """Return a botocore client with obstore's settings, from the same environment variables, not from ``~/.aws``."""
+    """Return a botocore client with obstore's settings, which come from environment variables, not from ``~/.aws``."""
     try:
         from botocore import UNSIGNED
         from botocore.config import Config

@@ -1,4 +1,4 @@
-"""Text files of users: UTF-8 with or without byte order mark, UTF-16 and UTF-32 that begin with a byte order mark."""
+"""Text files of users: in UTF-8, with or without byte order mark, or in UTF-16 or UTF-32 with a byte order mark."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from picstore.errors import UsageError
 from picstore.storage.location.abstract_location import Buffer
 from picstore.storage.location.resolve import Location
 
-# Largest size in bytes of a file in UTF-16 or UTF-32, because such a file is read whole.
+# Largest size in bytes of a file in UTF-16 or UTF-32, which is read whole.
 MAX_WIDE = 1 << 30
-# Encodings by byte order mark. UTF-32 comes first, because UTF-16's little-endian mark is the beginning of UTF-32's.
+# Encodings by byte order mark. UTF-32 comes first, because UTF-16's little-endian mark begins UTF-32's.
 _WIDE = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -21,9 +21,9 @@ _WIDE = {
 
 
 def text_of_file(data: Buffer, errors: str = "strict") -> str:
-    """Decode the bytes of a text file, in UTF-8 or by its byte order mark, which editors on Windows write.
+    """Decode the bytes of a text file, as UTF-8 or by its byte order mark, which editors on Windows write.
 
-    ``errors`` is that of ``bytes.decode``; for UTF-16 and UTF-32, any value but "strict" means "replace".
+    ``errors`` is as for ``bytes.decode``; for UTF-16 and UTF-32, any value except "strict" means "replace".
     """
     start = bytes(memoryview(data)[:4])
     for mark, encoding in _WIDE.items():
@@ -33,12 +33,12 @@ def text_of_file(data: Buffer, errors: str = "strict") -> str:
 
 
 def is_wide(data: bytes) -> bool:
-    """Return whether bytes begin with the byte order mark of UTF-16 or UTF-32."""
+    """Return whether bytes begin with a byte order mark of UTF-16 or UTF-32."""
     return data.startswith(tuple(_WIDE))
 
 
 def text_lines(location: Location) -> Iterator[str]:
-    """Iterate over the lines of a text file, without line ends; bytes that are not UTF-8 become surrogates.
+    """Yield the lines of a text file, without line ends; bytes that are not UTF-8 become surrogates.
 
     Raise UsageError if the file is not text, because its lines may have no end, and NotADataset if it is missing.
     """

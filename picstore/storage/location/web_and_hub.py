@@ -1,4 +1,4 @@
-"""Web servers and the Hugging Face hub as locations that are only read (docs/objects.md).
+"""Web servers and the Hugging Face hub as read-only locations (docs/objects.md).
 
 Servers and hub answer range requests, so obstore fetches bytes as from object stores. A dataset needs no listing,
 because its manifest names all files. The hub lists folders; a web server does not.
@@ -31,11 +31,11 @@ _REPOSITORY = re.compile(r"datasets/([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]
 
 @dataclass(frozen=True, slots=True)
 class WebFile(RemoteFile):
-    """Location on a web server, which cannot be listed; ``bucket`` is host and port, ``key`` is the path."""
+    """Location on a web server, which cannot list files; ``bucket`` is host and port, ``key`` is the path."""
 
     @classmethod
     def parse(cls, scheme: str, rest: str) -> Self:
-        """Parse a URL as :meth:`RemoteFile.parse` does; raise UsageError if it has a password or a query."""
+        """Parse a URL as :meth:`RemoteFile.parse` does; raise UsageError if it has a password, query or fragment."""
         url = f"{scheme}://{rest}"
         if has_credentials(url) or {"?", "#"} & set(rest):
             raise UsageError(f"{redact(url)} has a password or a query; leave them out, as files below it have neither")
@@ -52,7 +52,7 @@ class WebFile(RemoteFile):
         return cls(scheme, bucket, "/".join(names))
 
     def _meta(self) -> Mapping[str, Any]:
-        """Return size, ETag and date by requesting the first byte, as servers that redirect may handle HEAD wrongly."""
+        """Return size, ETag and date by requesting the first byte; servers that redirect may handle HEAD wrongly."""
         try:
             return self._download(str(self), 0, 1).meta
         except OutOfRange:
@@ -83,7 +83,7 @@ class WebFile(RemoteFile):
 
 @dataclass(frozen=True, slots=True)
 class HubFile(WebFile):
-    """Location in a dataset of the Hugging Face hub; ``bucket`` is ``datasets/OWNER/NAME`` or ends with ``@REV``."""
+    """Location in a dataset of the Hugging Face hub; ``bucket`` is ``datasets/OWNER/NAME`` or that with ``@REV``."""
 
     @classmethod
     def parse(cls, scheme: str, rest: str) -> Self:
@@ -109,7 +109,7 @@ class HubFile(WebFile):
         return sorted(Entry(self._relative_name(each.path), not hasattr(each, "size")) for each in self._list())
 
     def files(self) -> Iterator[tuple[str, int]]:
-        # As in an object store, a prefix without objects is an empty listing, not an error.
+        # As in an object store, the listing of a prefix without objects is empty, not an error.
         with contextlib.suppress(NotADataset):
             for each in self._list(recursive=True):
                 if hasattr(each, "size"):
@@ -122,7 +122,7 @@ class HubFile(WebFile):
         return match[1], match[2] or "main"
 
     def _list(self, *, recursive: bool = False) -> list[Any]:
-        """List this folder by the hub's client; retry if the hub fails or an answer is cut short."""
+        """List this folder by the hub's client, with retries if the hub fails or an answer is cut short."""
         rule = retries(patient=False)
         return persist(lambda: self._list_once(recursive=recursive), rule.waits(rule.deadline()))
 
@@ -150,15 +150,15 @@ class HubFile(WebFile):
 
 
 def _http_client(url: str, rule: Retries, headers: dict[str, str]) -> Any:
-    headers = {**headers, "accept-encoding": "identity"}  # else byte ranges may be of compressed bytes
+    headers = {**headers, "accept-encoding": "identity"}  # otherwise byte ranges may refer to compressed bytes
     options = {"timeout": "120s", "allow_http": url.startswith("http://"), "default_headers": headers}
     return library().store.HTTPStore(url, client_options=options, retry_config=rule.config())
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
-    """Return the types of errors by which the hub's client, with any of three HTTP libraries, tells of no answer."""
+    """Return the types of errors that the hub's client, with any of three HTTP libraries, raises without an answer."""
     found = [sys.modules[name].TransportError for name in ("httpx", "httpx2") if name in sys.modules]
-    # Errors of ``requests`` are OSErrors. An answer that is cut short is not JSON, which raises a ValueError.
+    # Errors of ``requests`` are OSErrors. An answer that is cut short is not JSON, which raises ValueError.
     return (OSError, ValueError, *found)
 
 
