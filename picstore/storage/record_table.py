@@ -118,7 +118,7 @@ class RecordTable:
         return self._count
 
     def __getitem__(self, name: str) -> Values:
-        """Return a copy of a column: an array (len(table), …) or list of strings; missing values are NaN, -1 or None."""
+        """Return a copy of a column: array (len(table), …) or list of strings; missing values are NaN, -1 or None."""
         if name in self._columns:
             return self._columns[name]().take(self._facts["id"])
         if name == "sampling":
