@@ -29,7 +29,7 @@ from picstore.verbs import common_arguments
 # Parameters that are arguments of a command, with their names in the usage. All other parameters are options.
 _ARGUMENTS = {"source": "SRC", "dataset": "DATASET", "other": "OTHER", "out": "DST", "shards": "SHARD"}
 # Names of options that are not named like their parameter, or have two names.
-_NAMES = {"kind": ["--source"], "color": ["--color", "--colour"]}
+_NAMES = {"kind": ["--source"], "maps": ["--map"], "color": ["--color", "--colour"]}
 # Placeholder for an option's value in help, by parameter.
 _METAVARS = {
     "FILE": "synsets annotations classes ids plot state",
@@ -39,6 +39,7 @@ _METAVARS = {
     "FILE|NAME": "recipe",
     "KIND": "kind",
     "FORMS": "targets",
+    "NAME[=FILES][,KEY=VALUE…]": "maps",
     "COLOR": "background",
     "SECONDS": "image_timeout",
     "I/N": "shard",
@@ -148,6 +149,8 @@ def _make_option(parameter: Parameter, text: str) -> click.Option:
         given["is_flag"] = True
     elif "Sequence[int]" in kinds:
         given.update(type=click.INT, multiple=True, default=())
+    elif "Sequence[str]" in kinds:
+        given.update(type=click.STRING, multiple=True, default=())
     elif "Sequence[float]" in kinds:
         given.update(type=_fractions, metavar="F[,F…]")
     else:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from picstore._version import __version__
-from picstore.arrays import U8
+from picstore.arrays import U8, Array
 from picstore.errors import ImageError, PicstoreError, UsageError
 from picstore.prepare.convert import resumable_job
 from picstore.prepare.convert.kernel_warmup import load_kernels
@@ -24,9 +24,11 @@ from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.convert.row_writer import RowWriter, make_record
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.libvips import require_mozjpeg
+from picstore.prepare.image.read_map import as_values, make_map, read_values
 from picstore.prepare.image.targets_and_masks import map_targets, move_attachment
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 from picstore.storage.format.container_index import FileSummary
+from picstore.storage.format.maps import PREFIX, MapSpec, parse_requests
 from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import Where, locate_writable
 from picstore.storage.manifest_writer import publish_dataset
@@ -58,6 +60,9 @@ class Writer:
         path: a directory, or a URL such as ``s3://bucket/train``, that does not exist or is empty.
         classes: names of the classes. Labels are then −1, indices into ``classes``, or names.
         attachments: names of the attachments that records may have.
+        maps: maps that records may have besides, as in :func:`picstore.convert`, such as
+            ``"depth,scale=0.001,unit=m"``: the attachment ``map:depth``. Without ``dtype`` and ``channels``, the first
+            map decides them.
         shape: streams, and sizes of files and containers.
         encode: resize, quality, subsampling, background, max_pixels, reencode and encoder, as in ``picstore convert``.
 
@@ -75,12 +80,18 @@ class Writer:
         *,
         classes: Sequence[str] = (),
         attachments: Sequence[str] = (),
+        maps: Sequence[str] = (),
         shape: DatasetShape | None = None,
         **encode: Unpack[EncodeOptions],
     ) -> None:
         self._root = locate_writable(path)
         self._classes = tuple(classes)
-        self._fields = tuple(attachments)
+        self._requests = {PREFIX + each.name: each for each in parse_requests(maps)}
+        if any(each.files for each in self._requests.values()):
+            raise UsageError(f"maps {list(maps)!r} name files; a Writer is given each map in add(attachments=…)")
+        self._specs: dict[str, MapSpec] = {}
+        self._specs_lock = threading.Lock()
+        self._fields = tuple(dict.fromkeys((*attachments, *self._requests)))
         if not all(isinstance(name, str) for name in (*self._classes, *self._fields)):
             raise UsageError("the names of classes and attachments must be texts")
         self._encode = EncodeSettings.from_json({**encode})
@@ -118,7 +129,7 @@ class Writer:
         label: int | str = -1,
         *,
         extra: Any = None,
-        attachments: dict[str, bytes] | None = None,
+        attachments: dict[str, bytes | Any] | None = None,
     ) -> int:
         """Append an image and return its id, 0 for the first.
 
@@ -132,8 +143,8 @@ class Writer:
             label: class of the image: its index or its name in ``classes``; −1 for unknown.
             extra: any JSON value. Its ``boxes``, ``box_labels``, ``polygons`` and ``keypoints`` are targets as in
                 docs/formats.md, in pixels of the image as a viewer shows it; they are scaled with the image.
-            attachments: bytes by name. An image of the size of ``image`` is turned and resized with it; other
-                attachments are stored unchanged.
+            attachments: bytes by name; for a map also an array, (H, W) or (H, W, channels). An image or map of the size
+                of ``image`` is turned and resized with it; other attachments are stored unchanged.
 
         Raises:
             ImageError: the image cannot become a training JPEG; nothing was added.
@@ -147,8 +158,11 @@ class Writer:
         if unknown := set(attachments or ()) - set(self._fields):
             raise UsageError(f"attachment {min(unknown)!r} was not declared; declared are {list(self._fields)}")
         given: Mapping[str, object] = attachments or {}
-        blobs = {}
+        blobs, maps = {}, {}
         for name, blob in given.items():
+            if name in self._requests and isinstance(blob, (bytes, np.ndarray)):
+                maps[name] = blob
+                continue
             if not isinstance(blob, (bytes, bytearray)):
                 kind = type(blob).__name__
                 raise UsageError(f"attachment {name!r} is of type {kind}; give bytes, for instance a PNG file's")
@@ -156,6 +170,7 @@ class Writer:
             blobs[name] = bytes(blob)
         made = make_training_jpeg(image, settings=self._encode, bounded=True)
         blobs = {name: move_attachment(name, blob, made.coordinates) for name, blob in blobs.items()}
+        blobs |= {name: make_map(name, each, self._spec(name, each), made.coordinates) for name, each in maps.items()}
         try:
             extra = map_targets(extra, made.coordinates)
         except ImageError as error:
@@ -168,6 +183,17 @@ class Writer:
         if isinstance(appended, BaseException):
             raise appended
         return appended
+
+    def _spec(self, name: str, first: bytes | Array) -> MapSpec:
+        """Return the specification of a map, which the first one of its name decides."""
+        with self._specs_lock:
+            if name not in self._specs:
+                try:
+                    values = read_values(first) if isinstance(first, bytes) else as_values(first)
+                except ImageError as error:
+                    raise ImageError(f"{name}: {error}") from error
+                self._specs[name] = self._requests[name].specify(values)
+            return self._specs[name]
 
     def _append(self, record: Record) -> int:
         """Append a record with the next id, and return the id; called in the Writer's thread."""
@@ -235,6 +261,9 @@ class Writer:
             self._require_open()
             self._end_thread(_CLOSED)
         self._end_row()
+        provenance = {"picstore": __version__, "source": "Writer", "inputs": self._count}
+        if self._specs:
+            provenance["maps"] = {name.removeprefix(PREFIX): spec.to_json() for name, spec in self._specs.items()}
         publish_dataset(
             self._root,
             self._summaries,
@@ -244,7 +273,7 @@ class Writer:
             classes=self._classes,
             attachments=self._fields,
             encode=self._encode.to_json(),
-            provenance={"picstore": __version__, "source": "Writer", "inputs": self._count},
+            provenance=provenance,
         )
         resumable_job.remove_job(self._root)
         self._held.close()

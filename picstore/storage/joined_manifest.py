@@ -92,6 +92,8 @@ def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequenc
         if manifest.attachments != manifests[0].attachments:
             own, first = manifest.attachments, manifests[0].attachments
             raise UsageError(f"{name} has the attachments {list(own)}, {names[0]} has {list(first)}; they must agree")
+        if manifest.maps != manifests[0].maps:
+            raise UsageError(f"{name} and {names[0]} state other maps: dtype, channels, scale and so on must agree")
         if bool(manifest.classes) != bool(manifests[0].classes):
             raise UsageError(f"only one of {names[0]} and {name} has names of classes; give the other one names too")
     joined = JoinedNames()
@@ -159,7 +161,9 @@ def join_manifests(
     npy_file, raw = pack_npy_file(deleted.astype("<i8"))
     edits, files = columns
     edits = Edits(deleted=len(deleted), tombstones=npy_file if len(deleted) else None, columns=edits.columns)
-    encode = manifests[0].encode
+    encode, maps = manifests[0].encode, manifests[0].provenance.get("maps")
+    provenance = {"verb": "concat", "parents": [manifest.uuid for manifest in manifests]}
+    provenance |= {"maps": maps} if maps else {}
     indexes = [manifest.references for manifest in manifests if manifest.references is not None]
     references = References(" + ".join(each.root for each in indexes), sum(each.foreign for each in indexes))
     joined = Manifest(
@@ -172,7 +176,7 @@ def join_manifests(
         classes=join_classes(manifests),
         attachments=manifests[0].attachments,
         encode=encode if all(manifest.encode == encode for manifest in manifests) else None,
-        provenance={"verb": "concat", "parents": [manifest.uuid for manifest in manifests]},
+        provenance=provenance,
         index_crc32c=crc32c(rows.tobytes()),
         edits=edits,
         references=references if indexes else None,

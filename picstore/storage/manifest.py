@@ -26,6 +26,7 @@ from picstore.storage.format.layout import (
     REFERENCES_VERSION,
     check_version,
 )
+from picstore.storage.format.maps import PREFIX, MapSpec
 from picstore.storage.location.resolve import COPY, EDITS, INDEX, MANIFEST, UNFINISHED, Location, Where, locate
 from picstore.storage.manifest_fields import UUID, MalformedJson, check_edited, check_plain, check_referring
 
@@ -78,6 +79,12 @@ class Manifest:
         if self.references is not None:
             return REFERENCES_VERSION
         return FORMAT_VERSION if self.edits is None else EDITED_VERSION
+
+    @property
+    def maps(self) -> dict[str, MapSpec]:
+        """Specifications of the attachments that are maps, by attachment name, such as ``map:depth``."""
+        entries = self.provenance.get("maps", {})
+        return {PREFIX + name: MapSpec.from_json(entry) for name, entry in entries.items()}
 
     @property
     def images_left(self) -> int:

@@ -11,7 +11,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+from picstore.errors import UsageError
 from picstore.storage.format.layout import MAX_ATTACHMENTS, MAX_FILE
+from picstore.storage.format.maps import MapSpec
 from picstore.storage.location.resolve import EDITS, INDEX
 
 # Largest nesting depth of values without a check of their own, because copying, printing and comparing recurse.
@@ -135,6 +137,22 @@ def _check_free(value: Any) -> None:
     raise MalformedJson(f"is more than {MAX_DEPTH} levels deep")
 
 
+def _check_maps(value: Any) -> None:
+    """Check the specifications of a dataset's maps, by name."""
+    if not isinstance(value, dict) or len(value) > MAX_ATTACHMENTS:
+        raise MalformedJson(f"is {abbreviate(value)}, not an object of at most {MAX_ATTACHMENTS} maps")
+    _check_each(value, ((name, _check_map) for name in value), ".{}")
+
+
+def _check_map(value: Any) -> None:
+    if not isinstance(value, dict):
+        raise MalformedJson(f"is {abbreviate(value)}, not an object")
+    try:
+        MapSpec.from_json(value)
+    except UsageError as error:
+        raise MalformedJson(str(error)) from error
+
+
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 
 _U32 = integer(0, (1 << 32) - 1)
@@ -180,6 +198,7 @@ _PROVENANCE = open_object(
         "outcome": optional(_OUTCOME),
         "appended": list_of(open_object({"inputs": _COUNT})),
         "shape": open_object({}),
+        "maps": _check_maps,
     },
 )
 _REFERENCES = closed_object({"root": text(r"(?s).+", "a path or URL"), "foreign": _COUNT})

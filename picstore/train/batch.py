@@ -16,6 +16,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from picstore.arrays import Array
 from picstore.errors import UsageError, missing_extra
+from picstore.storage.format.maps import PREFIX as MAP_PREFIX
 from picstore.storage.format.record import Record
 from picstore.train.batching.host_batch import map_images
 
@@ -305,7 +306,7 @@ def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any
             made[name] = [[torch.from_numpy(outline) for outline in outlines] for outlines in value]
         elif name == "extra" or value is None:
             made[name] = value
-        elif value.ndim == 3:
+        elif value.ndim == 3 and not name.startswith(MAP_PREFIX):
             made[name] = tv_tensors.Image(torch.from_numpy(value))
         else:
             made[name] = tv_tensors.Mask(torch.from_numpy(value))

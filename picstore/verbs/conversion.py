@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from picstore.cores import count_cores
@@ -13,12 +13,14 @@ from picstore.errors import TooManyFailures, UsageError
 from picstore.prepare.convert.conversion_job import StageClock
 from picstore.prepare.convert.finish_dataset import ConversionResult
 from picstore.prepare.convert.ledger import Tally
+from picstore.prepare.convert.map_inputs import with_maps
 from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.engine.worker_processes import Engine, wait_for_fork_server
 from picstore.prepare.sources.dedupe import mark_duplicates
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.open import open_source
 from picstore.results import ConvertResult, FormatCount, ReasonCount
+from picstore.storage.format.maps import MapRequest
 from picstore.storage.location.overlap_check import require_apart
 from picstore.storage.location.resolve import Where, locate
 from picstore.storage.references import indexed_folder
@@ -32,10 +34,13 @@ _SOURCE = (
 )
 
 
-def open_inputs(source: Where, arguments: Mapping[str, Any], engine: Engine) -> Listing:
+def open_inputs(
+    source: Where, arguments: Mapping[str, Any], engine: Engine, maps: Sequence[MapRequest] = ()
+) -> Listing:
     """List the inputs of a source, as a verb's arguments say."""
     options = given_arguments(arguments, _SOURCE)
-    return open_source(source, engine=engine, **{**options, "hidden": options["hidden"] or None})
+    fields = tuple(each.name for each in maps if not each.files)
+    return open_source(source, engine=engine, maps=fields, **{**options, "hidden": options["hidden"] or None})
 
 
 def dataset_shape(arguments: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> DatasetShape:
@@ -83,11 +88,17 @@ class Conversion:
         self._remarks: list[str] = []
 
     def list_inputs(
-        self, source: Where, arguments: Mapping[str, Any], *, engine: Engine, dedupe: bool = False
+        self,
+        source: Where,
+        arguments: Mapping[str, Any],
+        *,
+        engine: Engine,
+        dedupe: bool = False,
+        maps: Sequence[MapRequest] = (),
     ) -> Listing:
         """List the inputs of a source, and show remarks on the inputs."""
         self._clock.begin_stage("listing")
-        listing = open_inputs(source, arguments, engine)
+        listing = with_maps(open_inputs(source, arguments, engine, maps), maps)
         for remark in listing.remarks:
             self._display.remark(remark)
         self._remarks += listing.remarks

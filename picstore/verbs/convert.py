@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from picstore.display.progress import open_display
@@ -32,6 +32,7 @@ def convert(
     label_field: str | None = None,
     split: str | None = None,
     targets: str | None = None,
+    maps: Sequence[str] = (),
     hidden: bool = False,
     classes: Where | None = None,
     resize: str | None = None,
@@ -77,6 +78,10 @@ def convert(
         targets: forms of the fields that describe objects, separated by commas: boxes:xyxy, boxes:xywh or boxes:cxcywh,
             polygons, keypoints; for coordinates from 0 to 1, boxes:xyxy-normalized, polygons:normalized and so on. None
             for metadata, unless SRC defines targets, as COCO does.
+        maps: map to store beside each image, such as depth, and what its values mean: a name, =PATTERN if files lie
+            beside the images (* is an image's name without suffix), and any of dtype, channels, scale, unit,
+            interpolation, fill and invalid, such as depth=../depth/*.png,scale=0.001,unit=m,interpolation=linear; see
+            docs/maps.md.
         hidden: include files and folders whose names begin with a dot, which are otherwise only counted.
         classes: file of class names, one per line, in the order of labels. None for names found in SRC.
         resize: size of the stored images: shorter:256 or longer:512 (keep the ratio, never enlarge), or 256x256. None
@@ -126,9 +131,13 @@ def convert(
     with open_display("convert", progress) as display:
         display.begin_stage("starting")
         stored = _stored_settings(source, out) if append else {}
+        from picstore.storage.format.maps import parse_requests
+
         settings = encode_settings(given, stored.get("encode"))
+        requests = parse_requests(maps)
         start_fork_server(settings)  # The server imports modules while this process continues.
         from picstore.prepare.convert import append_images, conversion_job, retry
+        from picstore.prepare.convert.map_inputs import require_stored_maps
         from picstore.prepare.convert.row_division import Shard
         from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit, require_apart_from_source
 
@@ -138,7 +147,9 @@ def convert(
         conversion = Conversion(display, started)
         with open_engine(engine, workers) as processes:
             require_apart_from_source(out, source)
-            listing = conversion.list_inputs(source, given, engine=processes, dedupe=dedupe)
+            if append:
+                requests = require_stored_maps(requests, stored["maps"])
+            listing = conversion.list_inputs(source, given, engine=processes, dedupe=dedupe, maps=requests)
             conversion.wait_for_kernels()
             options = conversion_job.ConvertOptions(
                 encode=settings, shape=shape, workers=processes, progress=display, image_timeout=image_timeout
@@ -153,7 +164,7 @@ def convert(
 
 
 def _stored_settings(source: Where, out: Where) -> dict[str, Any]:
-    """Return the settings with which a dataset was converted: ``encode`` and ``shape``."""
+    """Return the settings with which a dataset was converted: ``encode``, ``shape`` and ``maps``."""
     from picstore.storage.location.resolve import locate
     from picstore.storage.manifest import read_manifest
     from picstore.verbs.conversion import require_apart_from_source
@@ -161,7 +172,7 @@ def _stored_settings(source: Where, out: Where) -> dict[str, Any]:
     require_apart_from_source(out, source)
     manifest = read_manifest(locate(out))
     shape = {"container_size": manifest.container_size, **manifest.provenance.get("shape", {})}
-    return {"encode": manifest.encode, "shape": shape}
+    return {"encode": manifest.encode, "shape": shape, "maps": manifest.provenance.get("maps", {})}
 
 
 def _with_parameters_of(function: Callable[P, R], *without: str) -> Callable[[Callable[..., R]], Callable[P, R]]:

@@ -100,6 +100,8 @@ class Job:
             settings["references"] = str(options.references)
         if listing.targets:
             settings["targets"] = listing.targets
+        if listing.maps:
+            settings["maps"] = listing.maps
         if listing.partition is not None:
             settings["index"] = listing.partition.uuid
         if listing.duplicates is not None:
@@ -209,6 +211,7 @@ class Job:
                 reuse=reuse_folder(root, row) if row in reusable else None,
                 container_starts=self._container_starts(numbers),
                 references=options.references,
+                maps=self.listing.maps,
             )
             for row in self._own_rows
             if row not in finished
@@ -310,7 +313,9 @@ def choose_rows(listing: Listing, options: ConvertOptions) -> int:
     # This machine converts the sample even if a cluster converts the rows.
     if not isinstance(engine, worker_processes.LocalEngine):
         engine = worker_processes.LocalEngine(count_cores())
-    tasks = deque((k, inputs[k], options.encode, options.image_timeout) for k in sample_numbers(len(inputs)))
+    tasks = deque(
+        (k, inputs[k], options.encode, options.image_timeout, listing.maps) for k in sample_numbers(len(inputs))
+    )
     converted = [size for _, size in engine.run(convert_sample, tasks) if isinstance(size, int)]
     return count_rows(len(inputs), sum(converted) / len(converted) if converted else 1.0, options.shape)
 

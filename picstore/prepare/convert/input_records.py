@@ -18,11 +18,13 @@ from picstore.prepare.convert.row_writer import make_record
 from picstore.prepare.engine import worker_processes
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.exif_orientation import CoordinateMap
+from picstore.prepare.image.read_map import make_map
 from picstore.prepare.image.targets_and_masks import map_targets, move_attachment
 from picstore.prepare.image.training_jpeg import TrainingJpeg, index_image, make_lossless, make_training_jpeg, reencode
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.storage.annotations import OWN, in_own_form, target_fields
 from picstore.storage.format.checksum import crc32c
+from picstore.storage.format.maps import PREFIX, MapSpec
 from picstore.storage.format.record import Record, extra_to_json
 from picstore.storage.format.reference import Reference
 from picstore.storage.location.resolve import Location
@@ -108,7 +110,13 @@ class InputRecord:
 
 
 def make_input_record(
-    each: GroupedInput, read: Read, *, encode: EncodeSettings, image_timeout: float, references: Location | None
+    each: GroupedInput,
+    read: Read,
+    *,
+    encode: EncodeSettings,
+    image_timeout: float,
+    references: Location | None,
+    maps: Mapping[str, Any],
 ) -> InputRecord:
     """Build the record of an input.
 
@@ -116,6 +124,7 @@ def make_input_record(
         read: function that reads the bytes of attachments, and of the input if its group has not read it.
         image_timeout: seconds for decoding and encoding the image; 0 for no limit.
         references: folder of the source's files, for a record that refers to its image; None to store the image.
+        maps: specifications of the attachments that are maps, by name.
 
     Raises:
         ImageError: the image or an attachment cannot be read or converted.
@@ -134,11 +143,19 @@ def make_input_record(
     if references is not None:
         record = _make_reference(each.id, source, made, attachments, references)
         return InputRecord(record, made, len(data), len(made.jpeg) + sum(map(len, attachments.values())))
-    image = _coordinates(source, made)
-    attachments = {name: move_attachment(name, blob, image) for name, blob in attachments.items()}
+    attachments = _move(attachments, _coordinates(source, made), maps)
     extra, label = _make_extra(source, made), source.label
     record = make_record(made.jpeg, id=each.id, label=label, extra=extra, attachments=attachments, info=made.info)
     return InputRecord(record, made, len(data))
+
+
+def _move(attachments: Mapping[str, bytes], image: CoordinateMap, maps: Mapping[str, Any]) -> dict[str, bytes]:
+    """Turn and resize attachments like their image, and store maps in their own form."""
+    specs = {PREFIX + name: MapSpec.from_json(entry) for name, entry in maps.items()}
+    return {
+        name: make_map(name, blob, specs[name], image) if name in specs else move_attachment(name, blob, image)
+        for name, blob in attachments.items()
+    }
 
 
 def _make_alone(data: bytes, each: GroupedInput, encode: EncodeSettings, *, is_reference: bool) -> TrainingJpeg:
@@ -183,21 +200,23 @@ def _read_attachment(name: str, attached: Input, read: Read) -> bytes:
         raise ImageError(f"{name} {attached.name} {error}") from error
 
 
-def convert_sample(task: tuple[int, Input, EncodeSettings, float], _: ProgressCallback) -> int | None:
+def convert_sample(
+    task: tuple[int, Input, EncodeSettings, float, Mapping[str, Any]], _: ProgressCallback
+) -> int | None:
     """Convert an input without writing anything, to learn the size of its record.
 
     Args:
-        task: index of the input, the input, encode settings, and the time limit in seconds.
+        task: index of the input, the input, encode settings, the time limit in seconds, and specifications of maps.
 
     Returns:
         Size in bytes of the training JPEG and attachments, or None if the input fails.
     """
-    _number, source, encode, image_timeout = task
+    _number, source, encode, image_timeout, maps = task
     try:
         data = read_input(source)
         with worker_processes.time_limit(image_timeout):
             made = make_training_jpeg(data, settings=encode, name=source.name)
-        attachments = _read_attachments(source, read_input)
+        attachments = _move(_read_attachments(source, read_input), _coordinates(source, made), maps)
     except ImageError:
         return None
     return len(made.jpeg) + sum(map(len, attachments.values()))

@@ -101,7 +101,8 @@ def _reopen(
 
 def _find_readable(listing: Listing, failed: set[int], options: ConvertOptions) -> set[int]:
     """Return the ids of failed inputs that can be converted now."""
-    tasks = deque((id_, listing.inputs[id_], options.encode, options.image_timeout) for id_ in sorted(failed))
+    settings = options.encode, options.image_timeout, listing.maps
+    tasks = deque((id_, listing.inputs[id_], *settings) for id_ in sorted(failed))
     ended = worker_processes.as_engine(options.workers).run(convert_sample, tasks)
     return {id_ for (id_, *_), outcome in ended if isinstance(outcome, int)}
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from picstore.display.progress import ProgressCallback
 from picstore.errors import ImageError, PicstoreError, UsageError
@@ -43,6 +44,7 @@ class RowTask:
         reuse: folder of the row's previous files, for a retry; see :mod:`picstore.prepare.convert.row_reuse`.
         container_starts: ids of the inputs that begin a container.
         references: folder of the source's files, for records that refer to images instead of holding them.
+        maps: specifications of the attachments that are maps, by name, as the manifest holds them.
         one_by_one: whether to finish each input before reading the next, so that a death has only one possible cause.
     """
 
@@ -61,6 +63,7 @@ class RowTask:
     reuse: WritableLocation | None = None
     container_starts: frozenset[int] = frozenset()
     references: Location | None = None
+    maps: dict[str, Any] = field(default_factory=dict)
     one_by_one: bool = False
 
     @property
@@ -177,7 +180,12 @@ def _convert_input(each: GroupedInput, task: RowTask, writer: RowWriter, ahead: 
         return ledger.LedgerLine(source.name, id_, ledger.FAILED, task.blamed[id_])
     try:
         found = make_input_record(
-            each, ahead.read, encode=task.encode, image_timeout=task.image_timeout, references=task.references
+            each,
+            ahead.read,
+            encode=task.encode,
+            image_timeout=task.image_timeout,
+            references=task.references,
+            maps=task.maps,
         )
         writer.add(found.record, referenced=found.referenced)
     except (ImageError, UsageError) as error:

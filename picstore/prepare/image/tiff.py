@@ -149,6 +149,22 @@ def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
     return image
 
 
+def read_samples(data: bytes, *, max_pixels: int) -> _Samples:
+    """Read a TIFF's samples, (height, width, samples), as they are stored, neither reduced nor rotated.
+
+    Raise ImageError if no code here is proven for the layout, the samples are not grey, RGB or numbers of a palette, or
+    grey begins at white.
+    """
+    tags = read_tags(data)
+    layout = read_layout(tags, "<" if data.startswith(b"II") else ">")
+    check_size(*layout.size, max_pixels=max_pixels)
+    is_plain = layout.photometric in (_BLACK_IS_ZERO, _RGB, _PALETTE) and _number(tags, _ORIENTATION, 1) == 1
+    is_doubtful = layout.predictor != 1 and layout.compression in _WITHOUT_PREDICTOR
+    if not is_plain or is_doubtful or not _is_readable(layout, tags):
+        raise ImageError(f"TIFF: {layout}: no way to read its values was proven; write upright grey or RGB")
+    return _read_samples(data, tags, layout, max_pixels=max_pixels)
+
+
 def read_layout(tags: TiffImagePlugin.ImageFileDirectory_v2, order: Literal["<", ">"]) -> Layout:
     """Read the layout from the tags; raise ImageError if tags contradict each other or have an unknown meaning."""
     photometric = _number(tags, _PHOTOMETRIC, 0)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from picstore.errors import Changed, Damage, ImageError, NotADataset, PicstoreError, TooLarge, UsageError
 from picstore.prepare.sources.source_file import locate_version
@@ -100,6 +101,7 @@ class Listing:
             if duplicates were not searched.
         partition: ids, containers and rows of the inputs, if the source is an index; else None.
         targets: value of ``--targets``, the forms of targets that the user named.
+        maps: specifications of the attachments that are maps, by name without ``map:``, as the manifest holds them.
         alike: for each metadata field that has the name of a target field, the number of samples with the field.
     """
 
@@ -111,6 +113,7 @@ class Listing:
     duplicates: dict[int, int] | None = None
     partition: Partition | None = None
     targets: str = ""
+    maps: dict[str, Any] = field(default_factory=dict)
     alike: dict[str, int] = field(default_factory=dict)
 
     def digest(self) -> str:

@@ -7,7 +7,7 @@ by an entry point of the group ``picstore.sources`` in any installed package.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -45,6 +45,7 @@ def open_source(
     classes: Where | None = None,
     targets: str | None = None,
     engine: Engine | None = None,
+    maps: Sequence[str] = (),
     **options: object,
 ) -> Listing:
     """List the inputs of a source.
@@ -57,6 +58,7 @@ def open_source(
             labels. The file gives names to integer labels, and numbers to labels that have names.
         targets: forms of the boxes, polygons and keypoints in the samples' fields; see ``annotations.check_targets``.
             If None, these fields are metadata, unless the kind defines their forms.
+        maps: names of fields that become attachments, whatever they hold, where a kind would leave them out.
         engine: engine for tasks that list parts of a large source; None for no tasks.
         options: options of the kind: ``root``, ``synsets``, ``annotations``, ``image_field``, ``label_field``,
             ``split``. An option that is None has its default.
@@ -81,6 +83,8 @@ def open_source(
         kind = recognize(location)
     format_ = load_format(kind)
     _check_options(given, format_, kind, location)
+    if format_.takes_maps:
+        given["maps"] = tuple(maps)
     if format_.takes_engine:
         given["engine"] = engine
     listing = format_.list_inputs(location if format_.object_stores else local_path(location), **given)

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from picstore.errors import Damage, ImageError, TooLarge
@@ -41,18 +41,24 @@ _ROW = struct.Struct("<QQ")  # index of the row group, and index of the row in t
 
 
 def list_parquet(
-    location: Location, *, image_field: str | None = None, label_field: str | None = None, split: str | None = None
+    location: Location,
+    *,
+    image_field: str | None = None,
+    label_field: str | None = None,
+    split: str | None = None,
+    maps: Sequence[str] = (),
 ) -> Listing:
     """List every row of a file, or of all ``*.parquet`` files in a folder and its sub-folders, by sorted path.
 
     The image is a struct of ``bytes`` and ``path``, or a binary column. If ``bytes`` is null, the image is read from
     ``path``, below the folder of the file. Further columns of images become attachments, other binary columns are
-    skipped, and all remaining columns, also those in names of folders (``label=cat``), become the extra.
+    skipped unless ``maps`` names them, and all remaining columns, also those in names of folders (``label=cat``),
+    become the extra.
     """
     import_parquet()
     parts = parquet_parts(location, split)
     _require_readable([part.file for part in parts])
-    columns = ColumnChoice(location, image_field, label_field)
+    columns = ColumnChoice(location, image_field, label_field, maps)
     samples = (
         sample
         for part in parts
@@ -291,5 +297,9 @@ def recognizes(probe: SourceProbe) -> bool:
 
 
 FORMAT = SourceFormat(
-    list_parquet, options=("image_field", "label_field", "split"), recognizes=recognizes, object_stores=True
+    list_parquet,
+    options=("image_field", "label_field", "split"),
+    recognizes=recognizes,
+    object_stores=True,
+    takes_maps=True,
 )

@@ -224,11 +224,13 @@ class ColumnChoice:
         skipped: for each column that is left out, the number of rows that have it.
     """
 
-    def __init__(self, location: Location, image_field: str | None, label_field: str | None) -> None:
+    def __init__(
+        self, location: Location, image_field: str | None, label_field: str | None, maps: Sequence[str] = ()
+    ) -> None:
         self.labels = LabelFields(label_field, location)
         self.classes = JoinedNames()
         self.skipped = SkippedFields()
-        self._location, self._image_field = location, image_field
+        self._location, self._image_field, self._maps = location, image_field, maps
         # Lists of class names that files state; and a file with integer labels that states no names, if there is any.
         self._lists: set[tuple[str, ...]] = set()
         self._unnamed: Location | None = None
@@ -242,16 +244,22 @@ class ColumnChoice:
             raise UsageError(f"{file}: two columns of one name in {', '.join(schema.names)}; rename one")
         binary = [field.name for field in schema if is_binary(field.type)]
         structs = [field.name for field in schema if _is_image(field.type)]
+        of_bytes = [*structs, *binary]
         several = [field.name for field in schema if field.name not in structs and _holds_several(field.type)]
+        if self._image_field is None:
+            structs, binary = ([name for name in names if name not in self._maps] for names in (structs, binary))
         candidates = structs or binary if self._image_field is None else [*structs, *binary]
         image = choose_image(self._image_field, candidates, file)
-        of_bytes = [*structs, *binary]
         others = [name for name in schema.names if name not in of_bytes and name not in several]
         others += [name for name in part.columns if name not in schema.names]
         metadata = schema.metadata or {}
         features, json_extra = _features(metadata), EXTRA_KEY.encode() in metadata
         further = [name for name in of_bytes if name != image]
-        attached = [name for name in further if json_extra or _is_of_images(opened, name, features.get(name))]
+        attached = [
+            name
+            for name in further
+            if json_extra or name in self._maps or _is_of_images(opened, name, features.get(name))
+        ]
         for name in schema.names:
             if name in several:
                 self.skipped[f"column {printable(name)} (several images or bytes in a row)"] += opened.metadata.num_rows

@@ -96,6 +96,8 @@ class SourceFormat:
         object_stores: whether ``list_inputs`` takes a :class:`Location`, local or in a store; if not, it takes a local
             path.
         takes_engine: whether ``list_inputs`` takes the keyword ``engine``, which runs tasks that list large sources.
+        takes_maps: whether ``list_inputs`` takes the keyword ``maps``, names of fields that become attachments,
+            whatever they hold.
     """
 
     list_inputs: Callable[..., Listing]
@@ -103,6 +105,7 @@ class SourceFormat:
     recognizes: Callable[[SourceProbe], bool] | None = None
     object_stores: bool = False
     takes_engine: bool = False
+    takes_maps: bool = False
 
 
 def import_library(module: str, library: str, extra: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,14 +57,15 @@ def list_webdataset(
     image_field: str | None = None,
     label_field: str | None = None,
     split: str | None = None,
+    maps: Sequence[str] = (),
     engine: Engine | None = None,
 ) -> Listing:
     """List the samples of a tar, of all tars in a folder, or of tars named by braces (``train-{000..146}.tar``).
 
-    A sample's image is its field ``image_field``, by default its first field with an image. Further images, and fields
-    .bin, become attachments; the attachment of ``seg.png`` is called ``seg``. The label is ``cls``, or else ``label``,
-    ``class``, … of the JSON. If no sample has a label, the folders in the tars are classes. JSON objects and texts
-    become the extra; all other fields, pickles among them, are skipped.
+    A sample's image is its field ``image_field``, by default its first field with an image. Further images, fields .bin,
+    and fields that ``maps`` names become attachments; the attachment of ``seg.png`` is called ``seg``. The label is
+    ``cls``, or else ``label``, ``class``, … of the JSON. If no sample has a label, the folders in the tars are classes.
+    JSON objects and texts become the extra; all other fields, pickles among them, are skipped.
 
     A sample that has a field twice, ignoring case, fails: each of its images becomes an input with this problem.
     """
@@ -81,7 +82,7 @@ def list_webdataset(
             if split in (None, ALL) or match_split(split, [split_of_name(name) or ""])
         ]
     image_field = None if image_field is None else image_field.lower().lstrip(".")
-    fields = image_field, label_field
+    fields = image_field, label_field, frozenset(maps)
     tars = [
         _Tar(file, *fields, split, None, None)
         if in_folders
@@ -118,6 +119,7 @@ class _Tar:
 
     Attributes:
         image_field, label_field: fields that the user named; None if the user named none.
+        maps: names of attachments that are maps.
         split: split that the user named, if it is to be found among folders in the tars; only its folders are read.
         count: number of samples, if an index file for all tars states it.
         index: file that states the number of this tar's samples.
@@ -126,6 +128,7 @@ class _Tar:
     location: Location
     image_field: str | None
     label_field: str | None
+    maps: frozenset[str]
     split: str | None
     count: int | None
     index: Location | None
@@ -162,7 +165,7 @@ def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[Source
             found = [(split_name(member.name)[1], member) for member in group]
             fields = dict(found)
             if len(fields) == len(found):
-                yield _sample(file, key, fields, tar.image_field, labels, skipped, notes)
+                yield _sample(file, key, fields, tar, labels, skipped, notes)
             else:
                 yield from _ambiguous(file, key, found)
 
@@ -177,6 +180,11 @@ def _ambiguous(file: SourceFile, key: str, members: list[tuple[str, Member]]) ->
         yield SourceSample(printable(f"{file.name}/{name}"), file.path, problem=problem)
 
 
+def _name(field: str) -> str:
+    """Return the name of the attachment of a field: ``seg`` of ``seg.png``."""
+    return field.rpartition(".")[0] or field
+
+
 def _is_image(field: str) -> bool:
     return field.rpartition(".")[2] in IMAGES
 
@@ -185,17 +193,19 @@ def _sample(
     file: SourceFile,
     key: str,
     fields: dict[str, Member],
-    image_field: str | None,
+    tar: _Tar,
     labels: RowLabels,
     skipped: SkippedFields,
     notes: Notes,
 ) -> SourceSample:
-    tar = file.name
+    image_field = tar.image_field
     # Put images without a dot in the field first, as jpg before seg.png; fields .bin, which are not images, are added
     # last.
     images = sorted(filter(_is_image, fields), key=lambda field: "." in field)
-    chosen = next(iter(images), None) if image_field is None else image_field
-    images += [field for field in fields if field.endswith(".bin")]
+    chosen = (
+        next((each for each in images if _name(each) not in tar.maps), None) if image_field is None else image_field
+    )
+    images += [each for each in fields if each not in images and (each.endswith(".bin") or _name(each) in tar.maps)]
     extra: dict[str, Any] = {}
     # Read JSON first, so that other members replace fields of the JSON with the same name.
     for field, member in sorted(fields.items(), key=lambda each: each[0] not in _JSON):
@@ -207,16 +217,19 @@ def _sample(
     if chosen is None or chosen not in fields:
         listed = ", ".join(f".{printable(field)}" for field in fields)
         what = "image" if image_field is None else f"field .{printable(image_field)}"
-        return SourceSample(printable(f"{tar}/{key}"), file.path, problem=f"no {what} among {listed}")
+        return SourceSample(printable(f"{file.name}/{key}"), file.path, problem=f"no {what} among {listed}")
     image, others = fields[chosen], [field for field in images if field != chosen]
-    named = [field.rpartition(".")[0] or field for field in others]
+    named = [_name(field) for field in others]
     named = named if len(set(named)) == len(named) else others
     attachments = tuple(
-        (printable(name), Input(printable(f"{tar}/{member.name}"), -1, file.path, member.offset_data, member.size))
+        (
+            printable(name),
+            Input(printable(f"{file.name}/{member.name}"), -1, file.path, member.offset_data, member.size),
+        )
         for name, member in zip(named, map(fields.__getitem__, others), strict=True)
     )
-    name = printable(f"{tar}/{image.name}")
-    for field in filter(_is_image, others):
+    name = printable(f"{file.name}/{image.name}")
+    for field in (each for each in others if _is_image(each) and _name(each) not in tar.maps):
         count, example = notes.get(_FURTHER + printable(field), (0, ""))
         notes[_FURTHER + printable(field)] = count + 1, example or f"{printable(fields[field].name)} of {name}"
     return SourceSample(name, file.path, image.offset_data, image.size, label, extra, attachments=attachments)
@@ -264,4 +277,5 @@ FORMAT = SourceFormat(
     recognizes=recognizes,
     object_stores=True,
     takes_engine=True,
+    takes_maps=True,
 )

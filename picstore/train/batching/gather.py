@@ -15,6 +15,7 @@ from picstore.jpeg.tiles import HEIGHT, MAX_PIXELS_A_BYTE, MCU_HEIGHT, rows_to_c
 from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.format.container import Container
 from picstore.storage.format.layout import ENTRY, FOREIGN
+from picstore.storage.format.maps import MapSpec, StoredMap
 from picstore.storage.location.resolve import Root
 from picstore.train.batching.damage import next_sound, replacements
 from picstore.train.batching.host_batch import RecordFiles
@@ -50,7 +51,7 @@ class BatchRecords:
     ids: I64
     source: I64  # (n,), index of the dataset of each slot
     extras: list[bytes]  # JSON for targets; empty without targets
-    attachments: list[dict[str, bytes | memoryview]]  # image files for targets, by name
+    attachments: list[dict[str, bytes | memoryview | StoredMap]]  # image files and maps for targets, by name
     points: I64  # (n, 2), entry points as ``describe_tiles`` takes them
     damage: list[Damage]  # damage of records that sound records of their container replace
     problems: dict[int, Damage]  # by slot, why the slot has no image
@@ -226,10 +227,10 @@ def _gather_source(
         return _enter(records, plain, picks, source=source, max_pixels=max_pixels)
     found = _find_sound(records, request, containers, source=source)
     if source.plan.targets:
-        wants_extra = not set(TARGETS).isdisjoint(source.plan.targets)
+        wants_extra, maps = not set(TARGETS).isdisjoint(source.plan.targets), source.dataset.manifest.maps
         for container, here, mine in found:
             file = str(source.dataset.path / container.ref.name)
-            _enter_targets(records, container, here, mine, file=file, wants_extra=wants_extra)
+            _enter_targets(records, container, here, mine, maps=maps, file=file, wants_extra=wants_extra)
     if not found:
         return 0
     number_of = np.repeat(range(len(found)), [len(here) for _, here, _ in found])
@@ -298,7 +299,14 @@ def _enter(
 
 
 def _enter_targets(
-    records: BatchRecords, container: Container, slots: I64, numbers: I64, *, file: str, wants_extra: bool
+    records: BatchRecords,
+    container: Container,
+    slots: I64,
+    numbers: I64,
+    *,
+    maps: Mapping[str, MapSpec],
+    file: str,
+    wants_extra: bool,
 ) -> None:
     for slot, number in zip(slots.tolist(), numbers.tolist(), strict=True):
         try:
@@ -307,7 +315,9 @@ def _enter_targets(
         except Damage as error:
             records.problems[slot] = type(error)(error.what, file, error.offset)
             continue
-        records.extras[slot], records.attachments[slot] = extra, attachments
+        named: dict[str, bytes | memoryview | StoredMap] = {**attachments}
+        named |= {name: StoredMap(spec, named[name]) for name, spec in maps.items() if len(attachments.get(name, b""))}
+        records.extras[slot], records.attachments[slot] = extra, named
     # Drop extras larger than the container, because the budget counts only its bytes; batches decompress them again.
     container.release_extras(above=len(container.buffer))
 

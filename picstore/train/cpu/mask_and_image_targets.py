@@ -1,4 +1,4 @@
-"""Masks and smaller images that are targets: attachments of a record, which get the crop of the record's image.
+"""Masks, maps and smaller images that are targets: attachments of a record, which get the crop of the record's image.
 
 A mask is a lossless image in grey or with a palette. A JPEG shows the record's image at a smaller scale, for training
 super-resolution; its crop is cut out of its bytes too, if it has restart markers.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,9 +20,10 @@ from picstore.errors import ImageError
 from picstore.jpeg.cut import cut
 from picstore.jpeg.markers import SOI, parse_header
 from picstore.kernels.filters import BILINEAR
+from picstore.storage.format.maps import StoredMap, check_form, decode_map, split_target
 from picstore.train.batching.views_reach import boxes_to_cut
 from picstore.train.cpu.decode_crop import decode_rgb
-from picstore.train.cpu.render import render, render_mask
+from picstore.train.cpu.render import render, render_map, render_mask, rows_of_map
 from picstore.train.transforms.geometry import Geometry
 
 if TYPE_CHECKING:
@@ -100,6 +103,44 @@ def make_mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int
     out = np.empty((height, width), dtype=mask.dtype)
     render_mask(mask, geometry, slot, out=out)
     return out if out.dtype == np.uint8 else out.astype(np.int64)
+
+
+def make_map(name: str, asked: Sequence[str], stored: StoredMap, geometry: Geometry, slot: int) -> dict[str, Array]:
+    """Return a map of one image in each form that is asked for, by the target's name.
+
+    Args:
+        name: name of the attachment, such as ``map:depth``.
+        asked: ``name``: values of the stored dtype; ``name:scaled``: values times the scale as float32, NaN where there
+            is none; ``name:valid``: bool, whether the map has a value there.
+
+    Returns:
+        (channels, H, W), and bool (1, H, W) for ``name:valid``. Outside of the image is the map's fill.
+
+    Raises:
+        ImageError: the map is damaged, or has another form than the dataset states, or another size than its image.
+    """
+    spec, blob = stored
+    width, height = geometry.source_size[slot].tolist()
+    rows = rows_of_map(geometry, slot)
+    try:
+        check_form(blob, spec, width, height)
+        source = decode_map(blob, rows=rows)
+    except ImageError as error:
+        raise ImageError(f"{name} {error}") from error
+    linear, invalid = spec.interpolation == "linear", math.nan if spec.invalid is None else spec.invalid
+    values, valid = render_map(
+        source, geometry, slot, top=max(rows[0], 0), fill=spec.fill, invalid=invalid, linear=linear
+    )
+    made: dict[str, Array] = {}
+    for each in asked:
+        form = split_target(each)[1]
+        if form == "valid":
+            made[each] = valid[None]
+        elif form == "scaled":
+            made[each] = np.where(valid, values * spec.scale, np.nan).astype(np.float32)
+        else:
+            made[each] = (np.rint(values) if spec.dtype.startswith("u") else values).astype(spec.dtype)
+    return made
 
 
 def open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> Array:

@@ -14,6 +14,7 @@ from picstore.jpeg.cut import cut_all
 from picstore.jpeg.decoder.describe import describe_tiles, measure_tiles
 from picstore.kernels.filters import BILINEAR
 from picstore.storage.container_kernel import read_and_check
+from picstore.storage.format.maps import PREFIX as MAP_PREFIX
 from picstore.train.batching.batch_kernels import choose_boxes, draw_numbers, enter_records, place_crops
 from picstore.train.batching.parameters import draws_by_kernel
 from picstore.train.batching.spec import OutputSpec
@@ -22,7 +23,7 @@ from picstore.train.cpu.blur_sharpen_equalize import blur, equalize, sharpen, st
 from picstore.train.cpu.canvas_positions import displace_positions, map_positions
 from picstore.train.cpu.fused import DECODING, STAGES, run_fused
 from picstore.train.cpu.targets import clip_polygon
-from picstore.train.cpu.warp import apply_edges, warp, warp_nearest
+from picstore.train.cpu.warp import apply_edges, warp, warp_map, warp_nearest
 from picstore.train.cpu.warp_taps import warp_taps
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.batch_random import BatchRandom
@@ -98,6 +99,8 @@ def _of_geometry(geometry: Geometry, output: OutputSpec) -> Iterator[Any]:
         yield clip_polygon
     if set(output.targets) - {"boxes", "keypoints", "polygons", "extra"}:  # Attachments may be masks.
         yield warp_nearest
+    if any(name.startswith(MAP_PREFIX) for name in output.targets):
+        yield warp_map
 
 
 def _of_color(program: ColorProgram, output: OutputSpec) -> Iterator[Any]:

@@ -7,16 +7,18 @@ minified with antialiasing, the filter of upright images first resamples its vis
 
 from __future__ import annotations
 
+import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 
-from picstore.arrays import F64, I64, U8, Array
+from picstore.arrays import F64, I64, U8, Array, Bools
 from picstore.errors import UsageError
 from picstore.kernels.filters import BICUBIC, BILINEAR, MAX_COORDINATE, NEAREST
 from picstore.kernels.resample import resample
 from picstore.kernels.strided import strided_image
-from picstore.train.cpu.warp import apply_edges, warp, warp_nearest
+from picstore.train.cpu.warp import apply_edges, warp, warp_map, warp_nearest
 from picstore.train.cpu.warp_taps import warp_taps
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.padding_and_edges import CONSTANT, border_indices, vector_length
@@ -96,6 +98,53 @@ def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill:
     # The kernel copies elements of a given size, whatever their dtype, so it takes the fill's bits.
     bits = int.from_bytes(np.array(fill, mask.dtype).tobytes(), sys.byteorder)
     warp_nearest((strided_image(mask), mask.itemsize), matrix, clip, edges, np.uint64(bits), strided_image(out))
+
+
+def rows_of_map(geometry: Geometry, slot: int) -> tuple[int, int]:
+    """Return the first and last + 1 of the rows of its map that an image's output shows or interpolates."""
+    height = int(geometry.source_size[slot, 1])
+    if geometry.border[slot] != CONSTANT:  # A mirrored row may be any row.
+        return 0, height
+    across, down, start = geometry.grid_matrix[slot, 1]
+    width, rows = geometry.size[slot].tolist()
+    ends = [across * x + down * y + start for x in (0, width) for y in (0, rows)]
+    low, high = max(0, int(geometry.clip[slot, 1])), min(height, int(geometry.clip[slot, 3]))
+    if not np.isfinite(ends).all():
+        return low, high
+    # Linear interpolation looks one pixel aside.
+    return max(low, math.floor(max(min(ends), -1)) - 1), min(high, math.ceil(min(max(ends), height)) + 1)
+
+
+def render_map(
+    source: Array, geometry: Geometry, slot: int, *, top: int, fill: float, invalid: float, linear: bool
+) -> tuple[F64, Bools]:
+    """Resample a map, (rows, w, channels) from row ``top`` on, as :func:`warp_map` says.
+
+    Args:
+        source: at least the rows of ``rows_of_map``.
+
+    Returns:
+        float64 (channels, H, W), and bool (H, W), whether the output has a value of the map.
+
+    Raises:
+        UsageError: the geometry is not finite.
+    """
+    (full_width, full_height), (width, height) = geometry.source_size[slot].tolist(), geometry.size[slot].tolist()
+    origin, low, high = (0, top), (0, 0), (full_width, full_height)
+    if geometry.border[slot] != CONSTANT:
+        one = Geometry.concatenate([geometry], [slot])
+        one = replace(one, interpolation=np.maximum(one.interpolation, BILINEAR))
+        source, origin = _with_border(source, one, 0, origin)
+        low, high = origin, (origin[0] + source.shape[1], origin[1] + source.shape[0])
+    matrix, clip = geometry.grid_matrix[slot], geometry.clip[slot]
+    _check_map(matrix, clip)
+    bounds = np.concatenate([np.maximum(clip[:2], low), np.minimum(clip[2:], high)])
+    values, valid = np.empty((source.shape[2], height, width)), np.empty((height, width), np.bool_)
+    pixels = np.ascontiguousarray(source, np.float32)
+    edges = geometry.output_edges[slot]
+    some = pixels, np.array(origin, np.int64)
+    warp_map(some, matrix, bounds, edges, (fill, invalid), linear, (values, valid))
+    return values, valid
 
 
 def _with_border(

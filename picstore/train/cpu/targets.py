@@ -17,11 +17,12 @@ from picstore.arrays import F32, F64, I64, Bools
 from picstore.errors import ImageError
 from picstore.kernels.jit import kernel
 from picstore.storage.annotations import Objects, parse_extra, read_objects
+from picstore.storage.format.maps import StoredMap, split_target
 from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.host_batch import GroupTargets
 from picstore.train.batching.parameters import TransformParams
 from picstore.train.batching.spec import OutputSpec
-from picstore.train.cpu.mask_and_image_targets import is_jpeg, make_image, make_mask
+from picstore.train.cpu.mask_and_image_targets import is_jpeg, make_image, make_map, make_mask
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.transform_plan import TARGETS
 
@@ -65,7 +66,7 @@ def add_targets(
 
 
 def make_target(
-    names: Sequence[str], extra: Any, masks: Mapping[str, bytes | memoryview], geometry: Geometry, slot: int
+    names: Sequence[str], extra: Any, masks: Mapping[str, bytes | memoryview | StoredMap], geometry: Geometry, slot: int
 ) -> dict[str, Any]:
     """Return the targets of one image.
 
@@ -76,7 +77,7 @@ def make_target(
     Args:
         names: fields of the extra, or attachments that are masks or JPEGs, see ``check_targets``.
         extra: the record's extra, None if it has none.
-        masks: for each attachment of the record, the bytes of its image file.
+        masks: for each attachment of the record, the bytes of its image file, or a ``StoredMap``.
         geometry, slot: geometry of the batch, and index of the image.
 
     Returns:
@@ -89,8 +90,9 @@ def make_target(
         - ``polygons``: for each object a list of float32 (p, 2), clipped to the output; an outline outside is left out.
         - ``index``: int64 (k,), with any of the above: indices of the remaining objects in the extra.
         - ``extra``: the unchanged extra.
-        - an attachment: a mask (H, W) by nearest neighbor, 0 outside, uint8, or int64 for more than 8 bits; a JPEG as
-          uint8 (3, h, w), see ``make_image``; None if the record lacks the attachment.
+        - a map, or its form ``:scaled`` or ``:valid``, see ``make_map``; None if the record lacks it.
+        - another attachment: a mask (H, W) by nearest neighbor, 0 outside, uint8, or int64 for more than 8 bits; a
+          JPEG as uint8 (3, h, w), see ``make_image``; None if the record lacks the attachment.
 
     Raises:
         ImageError: the extra or a mask is invalid.
@@ -104,8 +106,13 @@ def make_target(
     for name in names:
         if name == "extra":
             target[name] = extra
-        elif name not in TARGETS:
-            blob = masks.get(name, b"")
+        elif name not in TARGETS and name not in target:
+            base, _ = split_target(name)
+            blob = masks.get(base, b"")
+            if isinstance(blob, StoredMap):
+                asked = [each for each in names if split_target(each)[0] == base]
+                target |= make_map(base, asked, blob, geometry, slot)
+                continue
             make = make_image if is_jpeg(blob) else make_mask
             target[name] = make(name, blob, geometry, slot) if len(blob) else None
     return target

@@ -22,6 +22,7 @@ from picstore.kernels.strided import put_bytes
 _i64, _u64, _u32, _u8 = np.int64, np.uint64, np.uint32, np.uint8
 _UNIT = float(1 << 32)  # one pixel in units of a position
 _BITS, _ONE = POSITION_BITS, 1 << POSITION_BITS  # number of fractional bits of a weight, and the weight 1.0
+_STEPS = 1 << 20  # number of steps of a pixel to which the positions of a map are rounded
 _TO_BITS, _HALF_STEP = np.int64(32 - POSITION_BITS), np.int64(1 << (31 - POSITION_BITS))
 
 
@@ -278,3 +279,76 @@ def warp_nearest(mask, matrix, clip, edges, fill, target):
                 if low_x <= from_x < high_x and low_y <= from_y < high_y:
                     at = source[0] + from_y * source[1] + from_x * source[2]
             _copy_element(_u64(at), size, fill, _u64(target[0] + y * target[1] + x * target[2]))
+
+
+@kernel(
+    "(Tuple((float32[:, :, ::1], int64[::1])), float64[:, ::1], int64[::1], float64[:, ::1], UniTuple(float64, 2), "
+    "boolean, Tuple((float64[:, :, ::1], boolean[:, ::1])))"
+)
+def warp_map(some, matrix, bounds, edges, numbers, linear, out):
+    """Interpolate a map, which moves as a mask does: the output shows what lies under the centers of its pixels.
+
+    Linear interpolation takes positions in steps of 2**-20 pixels. It never mixes in a value that is missing: where one
+    of the four neighbors has none, the pixel under the center is taken as it is.
+
+    Args:
+        some: float32 (h, w, channels), some rows and columns of the map; and int64 (2,), column and row at which they
+            begin in the map.
+        matrix, edges: as for ``warp``.
+        bounds: int64 (4,), the map's pixels that may be used: left, top, right, bottom.
+        numbers: the value outside of bounds and edges; and the number that means "no value", or NaN. NaN and infinity
+            always mean it, in any channel.
+        linear: whether to interpolate; otherwise the nearest pixel is taken.
+        out: float64 (channels, H, W), the values; and bool (H, W), whether the output has a value of the map.
+    """
+    source, origin = some
+    fill, invalid = numbers
+    target, valid = out
+    channels, height, width = target.shape
+    low_x, low_y, high_x, high_y = bounds[0], bounds[1], bounds[2], bounds[3]
+    for y in range(height):
+        first, last = visible_run(edges, y, width, -TIE)
+        for x in range(width):
+            valid[y, x] = False
+            at_x = matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2]
+            at_y = matrix[1, 0] * (x + 0.5) + matrix[1, 1] * (y + 0.5) + matrix[1, 2]
+            # Compared as floats, because a position may exceed the range of integers.
+            inside = low_x <= at_x + TIE < high_x and low_y <= at_y + TIE < high_y
+            if not (first <= x < last and inside):
+                for c in range(channels):
+                    target[c, y, x] = fill
+                continue
+            near_x, near_y = math.floor(at_x + TIE) - origin[0], math.floor(at_y + TIE) - origin[1]
+            valid[y, x] = _has_value(source, near_x, near_y, invalid)
+            for c in range(channels):
+                target[c, y, x] = source[near_y, near_x, c]
+            if not (linear and valid[y, x]):
+                continue
+            steps_x, steps_y = math.floor((at_x - 0.5) * _STEPS + 0.5), math.floor((at_y - 0.5) * _STEPS + 0.5)
+            left, top = steps_x // _STEPS, steps_y // _STEPS
+            fx, fy = (steps_x - left * _STEPS) / _STEPS, (steps_y - top * _STEPS) / _STEPS
+            # A neighbor without weight is not looked at.
+            right, bottom = left + (1 if fx > 0 else 0), top + (1 if fy > 0 else 0)
+            left, right = max(left, low_x) - origin[0], min(right, high_x - 1) - origin[0]
+            top, bottom = max(top, low_y) - origin[1], min(bottom, high_y - 1) - origin[1]
+            if not (
+                _has_value(source, left, top, invalid)
+                and _has_value(source, right, top, invalid)
+                and _has_value(source, left, bottom, invalid)
+                and _has_value(source, right, bottom, invalid)
+            ):
+                continue
+            for c in range(channels):
+                upper = source[top, left, c] * (1.0 - fx) + source[top, right, c] * fx
+                lower = source[bottom, left, c] * (1.0 - fx) + source[bottom, right, c] * fx
+                target[c, y, x] = upper * (1.0 - fy) + lower * fy
+
+
+@inlined
+def _has_value(source, x, y, invalid):
+    """Return whether no channel of a pixel is ``invalid``, NaN or infinite."""
+    found = True
+    for c in range(source.shape[2]):
+        value = source[y, x, c]
+        found = found and math.isfinite(value) and value != invalid
+    return found

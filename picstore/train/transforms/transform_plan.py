@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from picstore.errors import UsageError
 from picstore.jpeg.reducing import check_reducing_gap
 from picstore.storage.dataset import Dataset
+from picstore.storage.format.maps import split_target
 from picstore.train.transforms import choices
 from picstore.train.transforms.arguments import name_of
 from picstore.train.transforms.buckets import AspectRatios, Buckets, Sequences
@@ -77,7 +78,9 @@ def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[st
                     f"target {name!r} is an attachment of {dataset.path} and a column of another dataset; rename one"
                 )
             continue
-        if name not in (*TARGETS, *dataset.columns) and (name not in attachments or name in _COMPANIONS):
+        base, _ = split_target(name)
+        held_as = base if base in dataset.manifest.maps else name
+        if name not in (*TARGETS, *dataset.columns) and (held_as not in attachments or name in _COMPANIONS):
             held = f"its attachments {', '.join(attachments)}" if attachments else "no attachments"
             if dataset.columns:
                 held += f" and the columns {', '.join(dataset.columns)}"

@@ -1,0 +1,118 @@
+"""Maps of a source's inputs: files that lie beside images by a rule of names, and fields that become maps."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from picstore.errors import ImageError, UsageError
+from picstore.prepare.image.read_map import read_values
+from picstore.prepare.sources.input_table import InputTable
+from picstore.prepare.sources.inputs import Input, Listing, is_remote, read_input, relabel_input
+from picstore.storage.format.maps import PREFIX, MapRequest
+
+# Number of maps that are read at most to learn dtype and channels, if the first ones cannot be read.
+_PROBED = 16
+
+
+def with_maps(listing: Listing, requests: Sequence[MapRequest]) -> Listing:
+    """Return the listing with attachments ``map:NAME`` in place of the files or attachments that ``requests`` name.
+
+    A file that is the map of another input is no longer an input. Classes that have no other inputs are left out.
+
+    Raises:
+        UsageError: no input has such a map, no map of the first can be read, or its form contradicts the request.
+    """
+    if not requests:
+        return listing
+    rules = [each for each in requests if each.files]
+    paths = {one.path for one in listing.inputs if _is_file(one)} if rules else set()
+    found = {one.path: _files_beside(one, rules, paths) for one in listing.inputs if _is_file(one)} if rules else {}
+    taken = {path for files in found.values() for path in files.values()}
+    fields = {each.name for each in requests if not each.files}
+    inputs = InputTable(
+        _attach(one, found.get(one.path, {}), fields)
+        for one in listing.inputs
+        if not (one.path in taken and _is_file(one))
+    )
+    maps = {each.name: each.specify(_first_map(each, inputs)).to_json() for each in requests}
+    names = tuple(PREFIX + name if name in fields else name for name in listing.attachments)
+    names = tuple(dict.fromkeys((*names, *(PREFIX + each.name for each in rules))))
+    labels = {one.label for one in inputs}
+    kept = [label for label in range(len(listing.classes)) if label in labels or not taken]
+    numbers = {label: number for number, label in enumerate(kept)}
+    if len(kept) < len(listing.classes):
+        order = [numbers.get(label, -1) for label in range(len(listing.classes))]
+        inputs = InputTable(relabel_input(one, order) for one in inputs)
+    classes = [listing.classes[label] for label in kept]
+    return replace(listing, inputs=inputs, classes=classes, attachments=names, maps=maps)
+
+
+def _is_file(one: Input) -> bool:
+    """Return whether an input is a whole file."""
+    return one.reader is None and not one.offset and not one.frame
+
+
+def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> dict[str, str]:
+    """Return the path of each map of an input by name; files that are not inputs are looked for on local disks."""
+    folder, last = posixpath.split(one.path)
+    stem = posixpath.splitext(last)[0]
+    found = {}
+    for rule in rules:
+        scheme, separator, rest = folder.rpartition("://")
+        path = scheme + separator + posixpath.normpath(posixpath.join(rest, rule.files.replace("*", stem)))
+        if path != one.path and (path in paths or (not is_remote(path) and os.path.isfile(path))):  # noqa: PTH113
+            found[rule.name] = path
+    return found
+
+
+def _attach(one: Input, files: Mapping[str, str], fields: set[str]) -> Input:
+    """Return an input with its maps: attachments that ``fields`` name, and files."""
+    named = [(PREFIX + name if name in fields else name, each) for name, each in one.attachments]
+    beside = [(PREFIX + name, Input(posixpath.basename(path), -1, path)) for name, path in files.items()]
+    return replace(one, attachments=(*named, *beside)) if named or beside else one
+
+
+def _first_map(request: MapRequest, inputs: Sequence[Input]) -> Any:
+    """Return the values of the first map that can be read."""
+    problem = ""
+    for _, one in zip(range(_PROBED), _maps(request.name, inputs), strict=False):
+        values = _try_read(one)
+        if not isinstance(values, str):
+            return values
+        problem = problem or values
+    if problem:
+        raise UsageError(f"map {request.name}: none of the first files can be read: {problem}")
+    rule = f"no file {request.files} lies beside an image" if request.files else "no image has such a field"
+    raise UsageError(f"map {request.name}: {rule}; give the name of a field, or {request.name}=PATTERN")
+
+
+def _try_read(one: Input) -> Any:
+    """Return the values of a map, or why it cannot be read."""
+    try:
+        return read_values(read_input(one))
+    except ImageError as error:
+        return f"{one.name} {error}"
+
+
+def _maps(name: str, inputs: Sequence[Input]) -> Iterator[Input]:
+    for one in inputs:
+        yield from (each for key, each in one.attachments if key == PREFIX + name)
+
+
+def require_stored_maps(requests: Sequence[MapRequest], stored: Mapping[str, Any]) -> list[MapRequest]:
+    """Return requests of an append, which take the specifications ``stored`` in the dataset; refuse any other."""
+    fixed = []
+    for each in requests:
+        entry = dict(stored.get(each.name) or {})
+        if not entry or any(entry[key] != value for key, value in each.given.items()):
+            raise UsageError(
+                f"map {each.name}: the dataset states {entry or 'no such map'}; append maps as it has them"
+            )
+        del entry["kind"]
+        entry["fill"] = float(entry["fill"])
+        fixed.append(replace(each, given=entry))
+    return fixed

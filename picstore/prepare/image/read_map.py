@@ -1,0 +1,146 @@
+"""Maps of a source: PNG, TIFF, NumPy and OpenEXR files read exactly, then turned and resized with their images."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from picstore.arrays import Array
+from picstore.errors import ImageError
+from picstore.prepare.engine.library_errors import foreign_errors
+from picstore.prepare.image.exif_orientation import CoordinateMap
+from picstore.prepare.image.size_limits import check_size
+from picstore.prepare.image.tiff import STARTS, read_samples
+from picstore.storage.format.maps import MapSpec, cast_map, encode_map, read_form
+
+_PNG, _NPY = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY"
+_MAX_PIXELS = 1 << 28  # as for images by default; a map has the size of its image
+_NPY_VERSIONS: dict[tuple[int, int], Callable[..., Any]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+# Rotation of values (h, w, channels) by EXIF orientation, to the upright image.
+_TO_UPRIGHT: dict[int, Callable[[Array], Array]] = {
+    2: lambda values: values[:, ::-1],
+    3: lambda values: values[::-1, ::-1],
+    4: lambda values: values[::-1],
+    5: lambda values: values.swapaxes(0, 1),
+    6: lambda values: values.swapaxes(0, 1)[:, ::-1],
+    7: lambda values: values.swapaxes(0, 1)[::-1, ::-1],
+    8: lambda values: values.swapaxes(0, 1)[::-1],
+}
+
+
+def make_map(name: str, data: bytes | Array, spec: MapSpec, image: CoordinateMap) -> bytes:
+    """Return a map in the form in which it is stored, turned and resized like its image.
+
+    A map is turned if it has the raw image's size, not the upright image's. Resizing takes the value of the nearest
+    pixel. A map of the stored image's size is not resized.
+
+    Args:
+        name: name of the attachment, for messages.
+        data: bytes of a file, or values (h, w) or (h, w, channels).
+        image: map by which the image was rotated and resized.
+
+    Raises:
+        ImageError: the map cannot be read exactly, has another size than its image, or values that its dtype lacks.
+    """
+    try:
+        values = cast_map(read_values(data) if isinstance(data, bytes) else as_values(data), spec)
+        size = values.shape[1], values.shape[0]
+        _require_size(size, image)
+        if size == image.raw_size != image.upright_size:
+            values = _TO_UPRIGHT[image.orientation](values)
+        width, height = image.stored_size
+        if values.shape[:2] != (height, width):
+            rows, columns = (_nearest(n, of) for n, of in zip((height, width), values.shape[:2], strict=True))
+            values = values[rows[:, None], columns]
+        elif isinstance(data, bytes) and size == (width, height) and _is_stored_form(data, spec):
+            return data
+        return encode_map(np.ascontiguousarray(values))
+    except ImageError as error:
+        raise ImageError(f"{name}: {error}") from error
+
+
+def _require_size(size: tuple[int, int], image: CoordinateMap) -> None:
+    if size not in (image.upright_size, image.raw_size, image.stored_size):
+        width, height = image.upright_size
+        raise ImageError(f"has {size[0]} × {size[1]} pixels, its image {width} × {height}")
+
+
+def _nearest(count: int, of: int) -> Array:
+    return ((2 * np.arange(count) + 1) * of) // (2 * count)
+
+
+def _is_stored_form(data: bytes, spec: MapSpec) -> bool:
+    try:
+        return read_form(data)[:2] == (spec.dtype, spec.channels)
+    except ImageError:
+        return False
+
+
+def as_values(values: Array) -> Array:
+    """Return an array (h, w) or (h, w, channels) as (h, w, channels); raise ImageError for another shape."""
+    if values.ndim not in (2, 3) or 0 in values.shape:
+        raise ImageError(f"has the shape {values.shape}; a map has (height, width) or (height, width, channels)")
+    return values if values.ndim == 3 else values[:, :, None]
+
+
+def read_values(data: bytes) -> Array:
+    """Read the values of a file, (h, w, channels), without any change; raise ImageError if that is not possible."""
+    with foreign_errors("cannot be read as a map"):
+        if data.startswith(_PNG):
+            return as_values(_read_png(data))
+        if data.startswith(STARTS):
+            return as_values(read_samples(data, max_pixels=_MAX_PIXELS))
+        if data.startswith(_NPY):
+            return as_values(_read_npy(data))
+    raise ImageError("is not a PNG, TIFF or .npy file, which maps are read from")
+
+
+def _read_png(data: bytes) -> Array:
+    from PIL import PngImagePlugin
+
+    with PngImagePlugin.PngImageFile(io.BytesIO(data)) as image:
+        check_size(*image.size, max_pixels=_MAX_PIXELS)
+        bits, color = data[24], data[25]
+        if bits == 16 and color in (2, 6):
+            return _read_png_of_16_bits(data, "RGB" if color == 2 else "RGBA")
+        if (color, bits) == (4, 8):
+            return np.asarray(image)
+        if bits < 8 and color != 3:
+            raise ImageError(f"is a grey PNG of {bits} bits, which decoders scale; write 8 or 16 bits")
+        if bits == 16 and color == 4:
+            raise ImageError("is a grey PNG of 16 bits with alpha, which is not read exactly; leave out the alpha")
+        values = np.asarray(image)
+        return values.astype(np.uint16) if bits == 16 else values
+
+
+def _read_png_of_16_bits(data: bytes, mode: str) -> Array:
+    """Read 16 bits of several channels, of which Pillow gives either byte: the one that its raw mode takes for high."""
+    from PIL import PngImagePlugin
+
+    halves = []
+    for order in ("B", "L"):
+        with PngImagePlugin.PngImageFile(io.BytesIO(data)) as image:
+            image.tile = [each._replace(args=f"{mode};16{order}") for each in image.tile]
+            halves.append(np.asarray(image).astype(np.uint16))
+    return halves[0] << 8 | halves[1]
+
+
+def _read_npy(data: bytes) -> Array:
+    file = io.BytesIO(data)
+    read_header = _NPY_VERSIONS.get(np.lib.format.read_magic(file))
+    if read_header is None:
+        raise ImageError("is a .npy file of an unknown version")
+    shape, is_fortran, dtype = read_header(file)
+    if dtype.hasobject or dtype.kind not in "buif":
+        raise ImageError(f"is a .npy file of {dtype}, not of numbers")
+    if int(np.prod(shape, dtype=object)) * dtype.itemsize != len(data) - file.tell():
+        raise ImageError(f"is a .npy file of shape {shape} in {len(data):,} bytes")
+    flat = np.frombuffer(data, dtype, offset=file.tell()).astype(dtype.newbyteorder("="))
+    values: Array = flat.reshape(shape, order="F" if is_fortran else "C")
+    return values

@@ -1,0 +1,378 @@
+"""Maps: values that lie on an image's pixels, such as depth, stored without loss (docs/format.md, "Maps").
+
+A map is an attachment ``map:NAME`` of the size of its image. What PNG can hold is a PNG; other maps are zstd frames of
+blocks of rows. Both are decoded only as far as the rows that a crop needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+import re
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from picstore.arrays import Array
+from picstore.errors import ImageError, UsageError
+from picstore.storage.format.zstd import ZstdDecompressor, ZstdError, compress
+
+PREFIX = "map:"
+DTYPES = ("uint8", "uint16", "float16", "float32")
+INTERPOLATIONS = ("nearest", "linear")
+MAX_CHANNELS = 4
+_NAN = "nan"  # JSON has no number for it
+_TEXT = re.compile(r"[^,=:]+")
+_FIELDS: dict[str, Callable[[str], Any]] = {
+    "dtype": str,
+    "channels": int,
+    "scale": float,
+    "unit": str,
+    "interpolation": str,
+    "fill": float,
+    "invalid": float,
+}
+
+_MAGIC = b"PICM"
+_HEADER = struct.Struct("<4sBBBxHHI")  # magic, version, dtype, channels, width, height, rows of a block
+_BLOCK_BYTES = 1 << 16  # A block's rows take about this many bytes, so that a crop decodes few rows in vain.
+_PNG = b"\x89PNG\r\n\x1a\n"
+# Dtype and channels of a PNG by color type and bits of a sample. Palettes hold numbers of any meaning.
+_PNG_FORMS = dict.fromkeys(((3, 1), (3, 2), (3, 4), (3, 8), (0, 8)), ("uint8", 1)) | {
+    (0, 16): ("uint16", 1),
+    (2, 8): ("uint8", 3),
+    (6, 8): ("uint8", 4),
+}
+_PNG_KEPT = (b"PLTE", b"IDAT", b"IEND")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapSpec:
+    """Meaning of a dataset's maps of one name, as the manifest holds it.
+
+    Attributes:
+        dtype, channels: form of each map: one of ``DTYPES``, and 1 to ``MAX_CHANNELS``.
+        scale, unit: a value times ``scale`` is in ``unit``.
+        interpolation: how the values between pixels are found: ``"nearest"`` or ``"linear"``.
+        fill: value outside of the image.
+        invalid: number that means "no value"; None for none. NaN and infinity always mean it.
+    """
+
+    dtype: str
+    channels: int
+    scale: float = 1.0
+    unit: str = ""
+    interpolation: str = "nearest"
+    fill: float = 0.0
+    invalid: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise UsageError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}; name one, as in dtype=float32")
+        if not 1 <= self.channels <= MAX_CHANNELS:
+            raise UsageError(f"{self.channels} channels; a map has 1 to {MAX_CHANNELS}")
+        if self.interpolation not in INTERPOLATIONS:
+            raise UsageError(f"interpolation {self.interpolation!r} is not one of {', '.join(INTERPOLATIONS)}")
+        if math.isinf(self.fill) or not math.isfinite(self.scale) or not math.isfinite(self.invalid or 0.0):
+            raise UsageError(f"scale {self.scale}, fill {self.fill} or invalid {self.invalid} is not finite")
+        for name, value in (("fill", self.fill), ("invalid", self.invalid)):
+            if value is not None and not _holds(np.dtype(self.dtype), value):
+                raise UsageError(f"{name} is {value:g}, which {self.dtype} cannot hold")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the members of the manifest's entry."""
+        fill: float | str = _NAN if math.isnan(self.fill) else self.fill
+        return {"kind": "map", **dataclasses.asdict(self), "fill": fill}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> MapSpec:
+        """Return the specification that an entry states; raise UsageError if it is malformed."""
+        numbers: dict[str, Any] = {name: entry.get(name) for name in ("channels", "scale", "fill", "invalid")}
+        if numbers["fill"] == _NAN:
+            numbers["fill"] = math.nan
+        if numbers["invalid"] is None:
+            del numbers["invalid"]
+        texts: dict[str, Any] = {name: entry.get(name) for name in ("dtype", "unit", "interpolation")}
+        if entry.keys() != {"kind", *cls.__slots__} or entry["kind"] != "map" or type(entry["channels"]) is not int:
+            raise UsageError(f"has the members {', '.join(entry)}; a map's are kind, {', '.join(cls.__slots__)}")
+        if not all(type(each) in (int, float) for each in numbers.values()):
+            raise UsageError("has a text in place of a number")
+        if not all(isinstance(each, str) for each in texts.values()):
+            raise UsageError("has a number in place of a text")
+        return cls(**texts, **numbers)
+
+
+class StoredMap(NamedTuple):
+    """Bytes of a map, and the specification that the dataset has for it."""
+
+    spec: MapSpec
+    blob: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapRequest:
+    """What a user says about maps of one name.
+
+    Attributes:
+        files: path of a map's file from the folder of its image, with ``*`` for the image's name without suffix; empty
+            if the source itself has a field of the map's name.
+        given: fields of :class:`MapSpec`. Without ``dtype`` and ``channels`` they are those of the first map.
+    """
+
+    name: str
+    files: str
+    given: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, text: str) -> MapRequest:
+        """Parse ``depth``, or ``depth=../depth/*.png,scale=0.001,unit=m``; raise UsageError if it is malformed."""
+        head, *rest = text.split(",")
+        name, _, files = head.partition("=")
+        if not _TEXT.fullmatch(name) or (files and files.count("*") != 1):
+            raise UsageError(f"map {text!r}: begin with a name, or with name=PATTERN that has one * (../depth/*.png)")
+        given = dict(_parse_field(each, text) for each in rest)
+        if math.isnan(given.get("invalid", 0.0)):
+            del given["invalid"]  # NaN means it anyway.
+        request = cls(name=name, files=files, given=given)
+        request.specify(np.empty((1, 1, given.get("channels", 1)), given.get("dtype", "float32")))
+        return request
+
+    def specify(self, first: Array) -> MapSpec:
+        """Return the specification, given the first map (h, w, channels); raise UsageError if it cannot be one."""
+        fill = self.given.get("fill", self.given.get("invalid", 0.0))
+        found = {"dtype": first.dtype.name, "channels": first.shape[2]}
+        try:
+            return MapSpec(**{**found, **self.given, "fill": fill})
+        except UsageError as error:
+            raise UsageError(f"map {self.name}: {error}") from error
+
+
+def _parse_field(field: str, text: str) -> tuple[str, Any]:
+    key, _, value = field.partition("=")
+    read: Callable[[str], Any] | None = _FIELDS.get(key)
+    try:
+        if read is not None:
+            return key, read(value)
+    except ValueError:
+        pass
+    raise UsageError(f"map {text!r}: {field!r} is not one of {', '.join(_FIELDS)}, with = and a value")
+
+
+def parse_requests(texts: Any) -> list[MapRequest]:
+    """Parse the maps of a conversion; raise UsageError if one is malformed or a name comes twice."""
+    if isinstance(texts, str):
+        raise UsageError(f"maps is the text {texts!r}; give a list of such texts")
+    requests = [MapRequest.parse(text) for text in texts]
+    names = [each.name for each in requests]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"map {twice[0]!r} is given twice")
+    return requests
+
+
+def _holds(dtype: np.dtype[Any], value: float) -> bool:
+    """Return whether a dtype has a number; floats may round it."""
+    if dtype.kind == "f":
+        return not math.isfinite(value) or abs(value) <= float(np.finfo(dtype).max)
+    return math.isfinite(value) and value == int(value) and 0 <= value <= np.iinfo(dtype).max
+
+
+def cast_map(values: Array, spec: MapSpec) -> Array:
+    """Return the values (h, w, channels) in the map's dtype; raise ImageError if the dtype cannot hold them.
+
+    Floats are rounded to the nearest of a smaller float type; whole numbers stay what they are.
+    """
+    if values.ndim != 3 or values.shape[2] != spec.channels:
+        channels = values.shape[2] if values.ndim == 3 else f"{values.ndim} dimensions and no"
+        raise ImageError(f"has {channels} channels, the first map had {spec.channels}")
+    dtype = np.dtype(spec.dtype)
+    if values.dtype == dtype:
+        return np.ascontiguousarray(values)
+    if values.dtype.kind not in "buif":
+        raise ImageError(f"holds {values.dtype}, not numbers")
+    if dtype.kind == "u" and values.dtype.kind == "f":
+        if np.isnan(values).any():
+            raise ImageError(f"holds NaN, which {spec.dtype} has no number for; give dtype=float32")
+        if (values != np.floor(values)).any():
+            raise ImageError(f"holds fractions, which {spec.dtype} would lose; give dtype=float32")
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    for extreme in (finite.min(), finite.max()) if finite.size else ():
+        if not _holds(dtype, float(extreme)):
+            raise ImageError(f"holds {float(extreme):g}, which {spec.dtype} cannot")
+    cast = values.astype(dtype)
+    if dtype.kind == "f" and values.dtype.kind in "ui" and (cast.astype(np.float64) != values).any():
+        raise ImageError(f"holds whole numbers that {spec.dtype} would round; give another dtype")
+    return np.ascontiguousarray(cast)
+
+
+# --- Encoding -----------------------------------------------------------------------------------------------------
+
+
+def encode_map(values: Array) -> bytes:
+    """Encode values (h, w, channels) of a dtype of ``DTYPES``: as PNG if PNG holds them, else as blocks of rows."""
+    height, width, channels = values.shape
+    mode = {("uint8", 1): "L", ("uint16", 1): "I;16", ("uint8", 3): "RGB", ("uint8", 4): "RGBA"}.get(
+        (values.dtype.name, channels)
+    )
+    if mode is not None:
+        from PIL import Image  # imported late: few records have maps
+
+        out = io.BytesIO()
+        raw = values.astype(values.dtype.newbyteorder("<")).tobytes()
+        Image.frombytes(mode, (width, height), raw).save(out, "PNG")
+        return out.getvalue()
+    rows = max(1, min(height, _BLOCK_BYTES // (width * channels * values.itemsize)))
+    frames = [compress(_to_planes(values[top : top + rows]), level=3) for top in range(0, height, rows)]
+    header = _HEADER.pack(_MAGIC, 1, DTYPES.index(values.dtype.name), channels, width, height, rows)
+    return b"".join([header, np.array(list(map(len, frames)), "<u4").tobytes(), *frames])
+
+
+def _bits(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(f"u{dtype.itemsize}")
+
+
+def _to_planes(block: Array) -> bytes:
+    """Return the bits of a block (rows, channels, width) as differences from the left, the lowest bytes of all first.
+
+    Differences of neighbors and bytes of equal weight are alike, so zstd takes half to two thirds of the bytes.
+    """
+    bits = np.ascontiguousarray(block.transpose(0, 2, 1)).view(_bits(block.dtype))
+    bits = np.concatenate([bits[:, :, :1], bits[:, :, 1:] - bits[:, :, :-1]], axis=2)
+    bytes_ = bits.astype(bits.dtype.newbyteorder("<")).view(np.uint8).reshape(-1, bits.itemsize)
+    return np.ascontiguousarray(bytes_.T).tobytes()
+
+
+def _from_planes(planes: bytes, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Array:
+    rows, width, channels = shape
+    of_weight = np.frombuffer(planes, np.uint8).reshape(dtype.itemsize, rows, channels, width)
+    # Shifts take a fifth of the time of a transposition of bytes.
+    bits = of_weight[-1].astype(_bits(dtype))
+    for plane in of_weight[-2::-1]:
+        bits = bits << 8 | plane
+    values: Array = np.cumsum(bits, axis=2, dtype=bits.dtype).view(dtype).transpose(0, 2, 1)
+    return values
+
+
+# --- Decoding -----------------------------------------------------------------------------------------------------
+
+
+def decode_map(blob: bytes | memoryview, *, rows: tuple[int, int] | None = None) -> Array:
+    """Decode a stored map to values (height, width, channels), or some of its rows.
+
+    Args:
+        blob: attachment ``map:NAME`` of a record.
+        rows: first row and row after the last; None for all.
+
+    Returns:
+        uint8, uint16, float16 or float32 (rows, width, channels).
+
+    Raises:
+        ImageError: the blob is not a stored map, or is damaged.
+    """
+    dtype, channels, width, height = read_form(blob)
+    top, bottom = (0, height) if rows is None else (max(rows[0], 0), min(rows[1], height))
+    if top >= bottom:
+        return np.empty((0, width, channels), dtype)
+    if blob[:4] == _MAGIC:
+        return _decode_blocks(memoryview(blob), (top, bottom))
+    return _decode_png(bytes(blob), (top, bottom)).reshape(bottom - top, width, channels)
+
+
+def read_form(blob: bytes | memoryview) -> tuple[str, int, int, int]:
+    """Return dtype, channels, width and height of a stored map; raise ImageError if it is not one."""
+    if blob[:4] == _MAGIC and len(blob) >= _HEADER.size:
+        _, version, code, channels, width, height, rows = _HEADER.unpack_from(blob)
+        if version == 1 and code < len(DTYPES) and 1 <= channels <= MAX_CHANNELS and width and 0 < rows <= height:
+            return DTYPES[code], channels, width, height
+        raise ImageError(f"is a map of version {version} whose header is damaged or unknown")
+    if blob[:8] == _PNG and blob[12:16] == b"IHDR" and len(blob) >= 33:
+        width, height, bits, color = struct.unpack_from(">IIBB", blob, 16)
+        form = _PNG_FORMS.get((color, bits))
+        if form is not None and width and height and not blob[28]:
+            return (*form, width, height)
+        raise ImageError(f"is a PNG of color type {color} with {bits} bits a sample, which is not the form of a map")
+    raise ImageError("is neither a PNG nor blocks of rows")
+
+
+def check_form(blob: bytes | memoryview, spec: MapSpec, width: int, height: int) -> None:
+    """Raise ImageError unless a stored map has the form that its dataset states, and the size of its image."""
+    dtype, channels, *size = read_form(blob)
+    if size != [width, height]:
+        raise ImageError(f"has {size[0]} × {size[1]} pixels, its image {width} × {height}")
+    if (dtype, channels) != (spec.dtype, spec.channels):
+        raise ImageError(f"is {dtype} of {channels} channels; the dataset states {spec.dtype} of {spec.channels}")
+
+
+def _decode_blocks(blob: memoryview, span: tuple[int, int]) -> Array:
+    _, _, code, channels, width, height, rows = _HEADER.unpack_from(blob)
+    dtype, count = np.dtype(DTYPES[code]), -(-height // rows)
+    start = _HEADER.size + 4 * count
+    if start > len(blob):
+        raise ImageError("is truncated: its table of blocks is not whole")
+    ends = start + np.cumsum(np.frombuffer(blob[_HEADER.size : start], "<u4").astype(np.int64))
+    if ends[-1] != len(blob):
+        raise ImageError(f"has blocks of {ends[-1]} bytes in {len(blob)}")
+    top, bottom = span
+    first, last = top // rows, (bottom - 1) // rows
+    out = np.empty((min((last + 1) * rows, height) - first * rows, width, channels), dtype)
+    for k in range(first, last + 1):
+        part = out[(k - first) * rows : (k - first + 1) * rows]
+        part[:] = _from_planes(_decompress(blob[ends[k - 1] if k else start : ends[k]], part.nbytes), part.shape, dtype)
+    return out[top - first * rows : bottom - first * rows]
+
+
+def _decompress(frame: memoryview, size: int) -> bytes:
+    """Decompress a frame of exactly ``size`` bytes, and take no more memory than that."""
+    try:
+        decompressor = ZstdDecompressor()
+        planes: bytes = decompressor.decompress(frame, size)
+        # An empty call reads what remains of a frame that has given all its bytes.
+        rest = b"" if decompressor.eof else decompressor.decompress(b"", 1)
+    except ZstdError as error:
+        raise ImageError(f"is damaged: {error}") from error
+    if len(planes) != size or rest or not decompressor.eof or decompressor.unused_data:
+        raise ImageError("is damaged: a block has another size than its rows")
+    return planes
+
+
+def _decode_png(blob: bytes, span: tuple[int, int]) -> Array:
+    """Decode a PNG up to the last row of ``span``, by a header that states no more rows."""
+    from PIL import PngImagePlugin  # imported late: few records have maps
+
+    top, bottom = span
+    try:
+        # The class is called directly, because ``Image.open`` refuses images of more than 179 million pixels.
+        with PngImagePlugin.PngImageFile(io.BytesIO(_png_of_rows(blob, bottom))) as image:
+            values = np.asarray(image)
+    except Exception as error:  # Pillow raises errors of many classes.
+        raise ImageError(f"is damaged: {error}") from error
+    return values[top:].astype(np.uint16 if values.itemsize > 1 else np.uint8)
+
+
+def _png_of_rows(blob: bytes, rows: int) -> bytes:
+    """Return a PNG's chunks of pixels behind a header that states ``rows`` rows; the decoder reads only these."""
+    header = blob[12:20] + struct.pack(">I", rows) + blob[24:29]
+    parts = [blob[:12], header, struct.pack(">I", zlib.crc32(header))]
+    at = 33
+    while at + 12 <= len(blob):
+        end = at + 12 + int.from_bytes(blob[at : at + 4], "big")
+        if blob[at + 4 : at + 8] in _PNG_KEPT:
+            parts.append(blob[at:end])
+        at = end
+    return b"".join(parts)
+
+
+Form = Literal["stored", "scaled", "valid"]
+_FORMS: tuple[Form, ...] = ("scaled", "valid")
+
+
+def split_target(name: str) -> tuple[str, Form]:
+    """Split a target such as ``map:depth:scaled`` into the attachment's name and what is asked of the map."""
+    for form in _FORMS:
+        if name.startswith(PREFIX) and name.endswith(f":{form}"):
+            return name.removesuffix(f":{form}"), form
+    return name, "stored"

@@ -1,0 +1,285 @@
+"""Maps of sources: found by a rule of names or as fields, stored exactly, and failed inputs where they do not fit."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import picstore
+from picstore.errors import UsageError
+from picstore.storage.format.maps import decode_map
+
+WIDTH, HEIGHT = 24, 18
+
+
+def depth_of(number: int, dtype: str = "uint16") -> np.ndarray:
+    return (np.random.default_rng(number).random((HEIGHT, WIDTH)) * 60000).astype(dtype)
+
+
+def jpeg(number: int, orientation: int = 1) -> bytes:
+    out = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    levels = np.random.default_rng(number).integers(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
+    Image.fromarray(levels).save(out, "JPEG", exif=exif.tobytes() if orientation > 1 else b"")
+    return out.getvalue()
+
+
+def encoded(values: np.ndarray, format: str) -> bytes:
+    out = io.BytesIO()
+    if format == "npy":
+        np.save(out, values)
+    else:
+        Image.fromarray(values).save(out, format)
+    return out.getvalue()
+
+
+def stored(dataset: Path, name: str = "map:depth") -> dict[str, np.ndarray]:
+    """The maps of a dataset, by the stem of their images' names."""
+    return {
+        Path(record.extra["path"]).name.partition(".")[0]: decode_map(record.attachments[name])[:, :, 0]
+        for record in picstore.Dataset(dataset)
+        if name in record.attachments
+    }
+
+
+def failures(dataset: Path) -> list[str]:
+    lines = [json.loads(line) for line in (dataset / "ledger.jsonl").read_text().splitlines()]
+    return [line["reason"] for line in lines if line["status"] == "failed"]
+
+
+@pytest.mark.parametrize(("format", "dtype"), [("PNG", "uint16"), ("TIFF", "float32"), ("npy", "float16")])
+@pytest.mark.parametrize(("pattern", "place"), [("*_depth.x", "rgb/{}_depth.x"), ("../depth/*.x", "depth/{}.x")])
+def test_files_beside_images_become_their_maps(
+    tmp_path: Path, format: str, dtype: str, pattern: str, place: str
+) -> None:
+    suffix = {"PNG": "png", "TIFF": "tif", "npy": "npy"}[format]
+    for number in range(4):
+        for path, data in (
+            ("rgb/{}.jpg", jpeg(number)),
+            (place.replace(".x", "." + suffix), encoded(depth_of(number, dtype), format)),
+        ):
+            file = tmp_path / "source" / path.format(number)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+    rule = f"depth={pattern.replace('.x', '.' + suffix)},scale=0.001,unit=m"
+    result = picstore.convert(tmp_path / "source", tmp_path / "out", maps=[rule], workers=1)
+    assert (result.inputs, result.images, result.classes) == (4, 4, 1)
+    dataset = picstore.Dataset(tmp_path / "out")
+    assert list(dataset.classes) == ["rgb"]
+    assert dataset.manifest.attachments == ("map:depth",)
+    assert dataset.manifest.provenance["maps"]["depth"] == {
+        "kind": "map",
+        "dtype": dtype,
+        "channels": 1,
+        "scale": 0.001,
+        "unit": "m",
+        "interpolation": "nearest",
+        "fill": 0.0,
+        "invalid": None,
+    }
+    found = stored(tmp_path / "out")
+    assert sorted(found) == ["0", "1", "2", "3"]
+    for name, values in found.items():
+        assert values.dtype == dtype
+        assert values.tobytes() == depth_of(int(name), dtype).tobytes()
+
+
+def test_webdataset_fields_become_maps(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number in range(3):
+            for field, data in (
+                ("jpg", jpeg(number)),
+                ("depth.npy", encoded(depth_of(number, "float32"), "npy")),
+                ("heat.png", encoded(depth_of(number), "PNG")),
+            ):
+                member = tarfile.TarInfo(f"{number}.{field}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    picstore.convert(tmp_path / "a.tar", tmp_path / "out", maps=["depth", "heat,interpolation=linear"], workers=1)
+    assert picstore.Dataset(tmp_path / "out").manifest.attachments == ("map:heat", "map:depth")
+    for name, values in stored(tmp_path / "out").items():
+        assert (values == depth_of(int(name), "float32")).all()
+    for name, values in stored(tmp_path / "out", "map:heat").items():
+        assert (values == depth_of(int(name))).all()
+
+
+def test_parquet_columns_become_maps(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    table = {
+        "image": [jpeg(k) for k in range(3)],
+        "depth": [encoded(depth_of(k, "float32"), "npy") for k in range(3)],
+        "number": [0, 1, 2],
+    }
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    picstore.convert(tmp_path / "a.parquet", tmp_path / "out", maps=["depth"], workers=1)
+    for record in picstore.Dataset(tmp_path / "out"):
+        values = decode_map(record.attachments["map:depth"])[:, :, 0]
+        assert (values == depth_of(record.extra["number"], "float32")).all()
+
+
+def test_attachments_of_a_table_become_maps(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(jpeg(0))
+    (tmp_path / "d.png").write_bytes(encoded(depth_of(0), "PNG"))
+    (tmp_path / "t.jsonl").write_text(json.dumps({"path": "a.jpg", "attachments": {"depth": "d.png"}}) + "\n")
+    picstore.convert(tmp_path / "t.jsonl", tmp_path / "out", maps=["depth"], workers=1)
+    assert (stored(tmp_path / "out")["a"] == depth_of(0)).all()
+
+
+def test_16_bits_of_three_channels_keep_every_bit(tmp_path: Path) -> None:
+    """Pillow reads such a PNG with 8 bits. The file is made here by hand."""
+    import struct
+    import zlib
+
+    values = np.random.default_rng(0).integers(0, 65536, (HEIGHT, WIDTH, 3), np.uint16)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, 16, 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    packed = (
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+    )
+    with picstore.Writer(tmp_path / "out", maps=["normal"]) as writer:
+        writer.add(jpeg(0), attachments={"map:normal": b"\x89PNG\r\n\x1a\n" + b"".join(packed)})
+    record = picstore.Dataset(tmp_path / "out")[0]
+    assert (decode_map(record.attachments["map:normal"]) == values).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_map_turns_with_its_image(tmp_path: Path, orientation: int) -> None:
+    """A map of the raw image's size lies where Pillow puts the pixels; one of the upright size is upright already."""
+    from PIL import ImageOps
+
+    values = depth_of(0)
+    with picstore.Writer(tmp_path / "out", maps=["depth"]) as writer:
+        writer.add(jpeg(0, orientation), attachments={"map:depth": values})
+    grey = Image.fromarray((values >> 8).astype(np.uint8))
+    grey.getexif()[0x0112] = orientation
+    upright = np.asarray(ImageOps.exif_transpose(grey))
+    found = decode_map(picstore.Dataset(tmp_path / "out")[0].attachments["map:depth"])[:, :, 0]
+    assert (found >> 8 == (upright if orientation > 4 else values >> 8)).all()
+
+
+def test_a_resized_image_takes_the_nearest_values_of_its_map(tmp_path: Path) -> None:
+    with picstore.Writer(tmp_path / "out", maps=["depth"], resize="12x9") as writer:
+        writer.add(jpeg(0), attachments={"map:depth": depth_of(0)})
+    found = decode_map(picstore.Dataset(tmp_path / "out")[0].attachments["map:depth"])[:, :, 0]
+    assert (found == depth_of(0)[1::2, 1::2]).all()
+
+
+@pytest.mark.parametrize(
+    ("data", "spec", "problem"),
+    [
+        (encoded(depth_of(0)[:-1], "PNG"), "", "map:depth: has 24 × 17 pixels, its image 24 × 18"),
+        (encoded(depth_of(0)[:, :, None].repeat(2, 2), "npy"), "", "has 2 channels, the first map had 1"),
+        (encoded(np.full((HEIGHT, WIDTH), np.nan), "npy"), "", "NaN, which uint16"),
+        (encoded(depth_of(0), "PNG")[:200], "", "map:depth: cannot be read as a map"),
+        (encoded(depth_of(0, "float32"), "npy")[:-1], "", "in 1,855 bytes"),
+        (b"not a map", "", "is not a PNG, TIFF or .npy file"),
+        (encoded(np.array([["x"] * WIDTH] * HEIGHT), "npy"), "", "not of numbers"),
+        (encoded(np.full((HEIGHT, WIDTH), 1e39), "npy"), ",dtype=float32", "holds 1e\\+39"),
+    ],
+)
+def test_a_map_that_does_not_fit_is_a_failed_input(tmp_path: Path, data: bytes, spec: str, problem: str) -> None:
+    import re
+
+    (tmp_path / "source").mkdir()
+    for number in range(3):
+        (tmp_path / "source" / f"{number}.jpg").write_bytes(jpeg(number))
+        (tmp_path / "source" / f"{number}.d").write_bytes(encoded(depth_of(number), "PNG"))
+    (tmp_path / "source" / "1.d").write_bytes(data)
+    with pytest.raises(picstore.errors.TooManyFailures) as raised:
+        picstore.convert(tmp_path / "source", tmp_path / "out", maps=[f"depth=*.d{spec}"], workers=1)
+    result: Any = raised.value.result
+    assert (result.inputs, result.images, result.status["failed"]) == (3, 2, 1)
+    (reason,) = failures(tmp_path / "out")
+    assert re.search(problem, reason)
+    assert sorted(stored(tmp_path / "out")) == ["0", "2"]
+    assert picstore.verify(tmp_path / "out").ok
+
+
+def test_an_image_without_its_map_is_kept_without(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    for number in range(2):
+        (tmp_path / "source" / f"{number}.jpg").write_bytes(jpeg(number))
+    (tmp_path / "source" / "1.npy").write_bytes(encoded(depth_of(1), "npy"))
+    result = picstore.convert(tmp_path / "source", tmp_path / "out", maps=["depth=*.npy"], workers=1)
+    assert result.images == 2
+    assert list(stored(tmp_path / "out")) == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("maps", "problem"),
+    [
+        (["depth"], "no image has such a field"),
+        (["depth=*.exr"], "no file \\*.exr lies beside an image"),
+        (["depth=*.npy"], "dtype 'int32'"),
+        ("depth=*.npy", "a list"),
+    ],
+)
+def test_maps_that_cannot_be_are_refused_before_anything_is_written(tmp_path: Path, maps: Any, problem: str) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "0.jpg").write_bytes(jpeg(0))
+    (tmp_path / "source" / "0.npy").write_bytes(encoded(depth_of(0, "int32"), "npy"))
+    with pytest.raises((UsageError, picstore.errors.TooManyFailures), match=problem):
+        picstore.convert(tmp_path / "source", tmp_path / "out", maps=maps, workers=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_appended_maps_must_be_as_the_dataset_states_them(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.jpg").write_bytes(jpeg(0))
+        (tmp_path / name / f"{name}.npy").write_bytes(encoded(depth_of(0), "npy"))
+    picstore.convert(tmp_path / "one", tmp_path / "out", maps=["depth=*.npy,scale=0.5"], workers=1)
+    with pytest.raises(UsageError, match="append maps as it has them"):
+        picstore.convert(tmp_path / "two", tmp_path / "out", maps=["depth=*.npy,scale=2"], append=True, workers=1)
+    with pytest.raises(UsageError, match="no such map"):
+        picstore.convert(tmp_path / "two", tmp_path / "out", maps=["heat=*.npy"], append=True, workers=1)
+    picstore.convert(tmp_path / "two", tmp_path / "out", maps=["depth=*.npy"], append=True, workers=1)
+    assert sorted(stored(tmp_path / "out")) == ["one", "two"]
+
+
+def test_shuffled_and_joined_datasets_keep_their_maps(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
+    for path, scale in zip(paths, (1, 1, 2), strict=True):
+        with picstore.Writer(path, maps=[f"depth,scale={scale}"]) as writer:
+            writer.add(jpeg(0), attachments={"map:depth": depth_of(0)})
+    picstore.shuffle(paths[:2], tmp_path / "shuffled", workers=1)
+    dataset = picstore.Dataset(tmp_path / "shuffled")
+    assert dataset.manifest.maps == picstore.Dataset(paths[0]).manifest.maps
+    assert all((decode_map(each.attachments["map:depth"])[:, :, 0] == depth_of(0)).all() for each in dataset)
+    with pytest.raises(UsageError, match="other maps"):
+        picstore.Dataset(paths[0]).concat(picstore.Dataset(paths[2]))
+
+
+def test_a_map_of_a_writer_that_does_not_fit_adds_nothing(tmp_path: Path) -> None:
+    with picstore.Writer(tmp_path / "out", maps=["depth"]) as writer:
+        writer.add(jpeg(0), attachments={"map:depth": depth_of(0)})
+        with pytest.raises(picstore.errors.ImageError, match="map:depth: has 24 × 17"):
+            writer.add(jpeg(1), attachments={"map:depth": depth_of(0)[1:]})
+        with pytest.raises(picstore.errors.ImageError, match="map:depth: holds fractions"):
+            writer.add(jpeg(1), attachments={"map:depth": np.full((HEIGHT, WIDTH), 0.5)})
+        with pytest.raises(UsageError, match="map:other"):
+            writer.add(jpeg(1), attachments={"map:other": depth_of(0)})
+    assert len(picstore.Dataset(tmp_path / "out")) == 1
+
+
+def test_an_edited_entry_of_a_map_makes_the_manifest_corrupt(tmp_path: Path) -> None:
+    from hostile import rewrite_manifest
+
+    with picstore.Writer(tmp_path / "out", maps=["depth"]) as writer:
+        writer.add(jpeg(0), attachments={"map:depth": depth_of(0)})
+    provenance = picstore.Dataset(tmp_path / "out").manifest.provenance
+    for change in ({"channels": 5}, {"dtype": "int64"}, {"scale": "1"}, {"more": 1}, {"channels": True}, {"fill": -1}):
+        maps = {"depth": provenance["maps"]["depth"] | change}
+        rewrite_manifest(tmp_path / "out", provenance={**provenance, "maps": maps})
+        with pytest.raises(picstore.errors.Corrupt, match="provenance"):
+            picstore.Dataset(tmp_path / "out")

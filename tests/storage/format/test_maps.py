@@ -1,0 +1,189 @@
+"""Maps in storage: every value back, only the rows that are asked for, and damage told apart from values."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from picstore.errors import ImageError, UsageError
+from picstore.storage.format.maps import (
+    DTYPES,
+    MapRequest,
+    MapSpec,
+    cast_map,
+    check_form,
+    decode_map,
+    encode_map,
+    parse_requests,
+    read_form,
+)
+
+
+def values_of(dtype: str, height: int, width: int, channels: int, seed: int = 0) -> np.ndarray:
+    """Random bits, so that floats have NaN, infinity and negative zero among them."""
+    bits = np.random.default_rng(seed).bytes(height * width * channels * np.dtype(dtype).itemsize)
+    return np.frombuffer(bits, dtype).reshape(height, width, channels)
+
+
+@given(
+    st.sampled_from(DTYPES),
+    st.integers(1, 70),
+    st.integers(1, 40),
+    st.integers(1, 4),
+    st.tuples(st.integers(-2, 72), st.integers(-2, 72)),
+    st.integers(0, 99),
+)
+def test_rows_of_a_map_are_its_values_bit_for_bit(
+    dtype: str, height: int, width: int, channels: int, rows: tuple[int, int], seed: int
+) -> None:
+    values = values_of(dtype, height, width, channels, seed)
+    blob = encode_map(values)
+    assert read_form(blob) == (dtype, channels, width, height)
+    assert decode_map(blob).tobytes() == values.tobytes()
+    part = decode_map(memoryview(blob), rows=rows)
+    assert part.dtype == dtype
+    assert part.tobytes() == values[max(rows[0], 0) : max(rows[1], 0)].tobytes()
+
+
+def test_what_png_holds_is_a_png_that_pillow_opens() -> None:
+    for dtype, channels in (("uint8", 1), ("uint8", 3), ("uint8", 4), ("uint16", 1)):
+        values = values_of(dtype, 9, 7, channels)
+        with Image.open(io.BytesIO(encode_map(values))) as image:
+            assert image.format == "PNG"
+            assert (np.asarray(image).reshape(9, 7, channels) == values).all()
+
+
+def test_blocks_are_as_docs_format_says() -> None:
+    """The bytes are parsed here by the page alone; blocks of 64 KiB have 4 of the rows."""
+    from picstore.storage.format.zstd import ZstdDecompressor
+
+    values = values_of("float32", 10, 2048, 2)
+    blob = encode_map(values)
+    assert struct.unpack("<4sBBBBHHI", blob[:16]) == (b"PICM", 1, 3, 2, 0, 2048, 10, 4)
+    sizes = struct.unpack("<3I", blob[16:28])
+    at, read = 28, []
+    for size, rows in zip(sizes, (4, 4, 2), strict=True):
+        planes = np.frombuffer(ZstdDecompressor().decompress(blob[at : at + size]), np.uint8).astype(np.uint32)
+        weights = planes.reshape(4, rows, 2, 2048)
+        differences = sum(weights[k] << 8 * k for k in range(4))
+        read.append(np.cumsum(differences, axis=2, dtype=np.uint32).transpose(0, 2, 1))
+        at += size
+    assert at == len(blob)
+    assert np.concatenate(read).tobytes() == values.view(np.uint32).tobytes()
+
+
+def test_a_crop_of_blocks_decodes_no_other_rows() -> None:
+    """The last of four blocks is damaged, and the rows above it are read all the same."""
+    values = values_of("float16", 64, 2048, 1)
+    blob = bytearray(encode_map(values))
+    last = len(blob) - int.from_bytes(blob[28:32], "little")
+    blob[last : last + 4] = bytes(4)
+    assert decode_map(bytes(blob), rows=(0, 40)).tobytes() == values[:40].tobytes()
+    with pytest.raises(ImageError, match="damaged"):
+        decode_map(bytes(blob))
+
+
+def test_a_crop_of_a_png_decodes_no_rows_below_it() -> None:
+    values = values_of("uint16", 64, 2048, 1)
+    blob = bytearray(encode_map(values))
+    blob[len(blob) // 2 : -16] = b"\xff" * (len(blob) - 16 - len(blob) // 2)
+    assert decode_map(bytes(blob), rows=(3, 20)).tobytes() == values[3:20].tobytes()
+    with pytest.raises(ImageError, match="damaged"):
+        decode_map(bytes(blob))
+
+
+@given(st.sampled_from(("uint16", "float32")), st.data())
+def test_damaged_maps_raise_image_errors_and_nothing_else(dtype: str, data: st.DataObject) -> None:
+    blob = bytearray(encode_map(values_of(dtype, 12, 9, 2 if dtype == "float32" else 1)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        blob[data.draw(st.integers(0, len(blob) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(blob[: data.draw(st.integers(0, len(blob)))])
+    spec = MapSpec(dtype=dtype, channels=2 if dtype == "float32" else 1)
+    try:
+        check_form(cut, spec, 9, 12)
+        assert decode_map(cut).shape == (12, 9, spec.channels)
+    except ImageError:
+        pass
+
+
+def test_a_block_that_holds_more_than_its_rows_is_refused_without_its_memory() -> None:
+    """A frame of 1 GiB of zeros in place of 64 bytes."""
+    from picstore.storage.format.zstd import compress
+
+    blob = bytearray(encode_map(np.zeros((4, 4, 1), np.float32)))
+    frame = compress(bytes(1 << 24), level=3)
+    blob[16:20] = struct.pack("<I", len(frame))
+    with pytest.raises(ImageError, match="another size"):
+        decode_map(bytes(blob[:20]) + frame)
+
+
+def test_a_png_of_another_form_is_not_a_stored_map() -> None:
+    out = io.BytesIO()
+    Image.new("LA", (3, 2)).save(out, "PNG")
+    with pytest.raises(ImageError, match="color type 4"):
+        read_form(out.getvalue())
+    header = b"IHDR" + struct.pack(">IIBBBBB", 3, 2, 16, 0, 0, 0, 1)
+    with pytest.raises(ImageError):
+        read_form(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header)))
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "problem"),
+    [
+        ([[np.nan, 1.0]], "uint16", "NaN"),
+        ([[0.5, 1.0]], "uint8", "fractions"),
+        ([[256, 1]], "uint8", "holds 256"),
+        ([[-1, 1]], "uint16", "holds -1"),
+        ([[1e6, 1.0]], "float16", "holds 1e\\+06"),
+        ([[2049, 1]], "float16", "round"),
+    ],
+)
+def test_values_that_a_dtype_lacks_are_refused(values: Any, dtype: str, problem: str) -> None:
+    with pytest.raises(ImageError, match=problem):
+        cast_map(np.array(values)[:, :, None], MapSpec(dtype=dtype, channels=1))
+
+
+def test_values_that_a_dtype_has_are_cast() -> None:
+    whole = cast_map(np.array([[3.0, 65535.0]])[:, :, None], MapSpec(dtype="uint16", channels=1))
+    assert (whole.dtype, whole.ravel().tolist()) == (np.uint16, [3, 65535])
+    rounded = cast_map(np.array([[0.1, np.nan]])[:, :, None], MapSpec(dtype="float32", channels=1))
+    assert rounded.ravel()[0] == np.float32(0.1)
+    assert np.isnan(rounded.ravel()[1])
+
+
+def test_a_text_states_a_map_and_its_manifest_entry_reads_back() -> None:
+    request = MapRequest.parse("depth=../depth/*.png,scale=0.001,unit=m,interpolation=linear,invalid=0")
+    assert (request.name, request.files) == ("depth", "../depth/*.png")
+    spec = request.specify(np.zeros((1, 1, 1), np.uint16))
+    assert spec == MapSpec(dtype="uint16", channels=1, scale=0.001, unit="m", interpolation="linear", fill=0, invalid=0)
+    assert MapSpec.from_json(spec.to_json()) == spec
+    fills_nan = MapRequest.parse("n,fill=nan").specify(np.zeros((1, 1, 3), np.float32)).to_json()
+    assert fills_nan["fill"] == "nan"
+    assert np.isnan(MapSpec.from_json(fills_nan).fill)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "a:b", "depth=one.png", "depth=*/*.png", "depth,scale", "depth,scale=x", "depth,unknown=1"),
+        *("depth,dtype=int32", "depth,channels=5", "depth,channels=0", "depth,interpolation=cubic"),
+        *("depth,scale=inf", "depth,fill=inf", "depth,dtype=uint8,fill=256", "depth,dtype=uint8,fill=nan"),
+        *("depth,dtype=uint16,invalid=-1", "depth,dtype=uint16,invalid=0.5", "depth,dtype=float16,fill=1e6"),
+    ],
+)
+def test_a_text_that_states_no_map_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_requests([text])
+
+
+def test_a_map_stated_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="twice"):
+        parse_requests(["depth", "depth,scale=2"])
