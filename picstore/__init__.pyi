@@ -19,6 +19,7 @@ from picstore.jpeg.pixels import decode as decode
 from picstore.jpeg.transcode import add_restart_markers as add_restart_markers
 from picstore.prepare.dataset_writer import Writer as Writer
 from picstore.storage.dataset import Dataset as Dataset
+from picstore.storage.format.maps import decode_map as decode_map
 from picstore.storage.format.record import Record as Record
 from picstore.train.batch import Batch as Batch
 from picstore.train.batch import patchify as patchify

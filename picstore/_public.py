@@ -50,6 +50,7 @@ NAMES = {
     "verbs.view": "view",
     "verbs.warm": "warm",
     "storage.dataset": "Dataset",
+    "storage.format.maps": "decode_map",
     "storage.format.record": "Record",
     "prepare.dataset_writer": "Writer",
     "train.loader": "Loader",
