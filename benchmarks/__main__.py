@@ -1,4 +1,4 @@
-"""Entry of the benchmarks: ``python -m benchmarks kernels|loaders|convert|runtime|large|gpu|torture|gate``."""
+"""Entry of the benchmarks: ``python -m benchmarks kernels|loaders|convert|runtime|large|maps|gpu|torture|gate``."""
 
 from __future__ import annotations
 

@@ -57,6 +57,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "resized": "benchmarks.large.resized:resized",
         "gaps": "benchmarks.large.resized:gaps",
     },
+    "maps": {"depth": "benchmarks.maps:depth"},
     "gpu": {
         "compile": "benchmarks.gpu.compiling:compiling",
         "host": "benchmarks.gpu.host:host",

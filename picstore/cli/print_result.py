@@ -181,6 +181,9 @@ def _info(result: results.InfoResult) -> Iterator[str]:
         yield f"  reading     an epoch reads {read:,.1f} MB; of a copy by picstore shuffle about {copied:,.1f} MB"
     if result.columns:
         yield "  columns     " + ", ".join(result.columns)
+    for name, entry in result.provenance.get("maps", {}).items():
+        form = f"{entry['dtype']} × {entry['channels']}, {entry['interpolation']}"
+        yield f"  map:{name:<8} {form}" + (f", times {entry['scale']:g} in {entry['unit']}" if entry["unit"] else "")
     if encode := result.encode:
         size = encode["resize"] or "as the source"
         yield f"  encoding    quality {encode['quality']}, {encode['subsampling']}, size {size}"

@@ -46,7 +46,7 @@ def test_the_schema_is_one() -> None:
     validator().check_schema(SCHEMA)
 
 
-@pytest.mark.parametrize("name", ["dataset", "edited"])
+@pytest.mark.parametrize("name", ["dataset", "edited", "maps"])
 def test_golden_manifests_hold_the_schema(name: str) -> None:
     for document in manifests_of(GOLDEN / name):
         validator().validate(document)

@@ -62,10 +62,10 @@ def list_webdataset(
 ) -> Listing:
     """List the samples of a tar, of all tars in a folder, or of tars named by braces (``train-{000..146}.tar``).
 
-    A sample's image is its field ``image_field``, by default its first field with an image. Further images, fields .bin,
-    and fields that ``maps`` names become attachments; the attachment of ``seg.png`` is called ``seg``. The label is
-    ``cls``, or else ``label``, ``class``, … of the JSON. If no sample has a label, the folders in the tars are classes.
-    JSON objects and texts become the extra; all other fields, pickles among them, are skipped.
+    A sample's image is its field ``image_field``, by default its first field with an image. Further images, fields
+    .bin, and fields that ``maps`` names become attachments; the attachment of ``seg.png`` is called ``seg``. The label
+    is ``cls``, or else ``label``, ``class``, … of the JSON. If no sample has a label, the folders in the tars are
+    classes. JSON objects and texts become the extra; all other fields, pickles among them, are skipped.
 
     A sample that has a field twice, ignoring case, fails: each of its images becomes an input with this problem.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from picstore.storage.edits.live_records import LiveRecords
 from picstore.storage.format.container import Container, ContainerRef
 from picstore.storage.format.container_index import FileSummary, index_rows, ordinals_of, read_summary
 from picstore.storage.format.layout import ENTRY_POINTS, MAX_CONTAINER
+from picstore.storage.format.maps import MapSpec, map_problem
 from picstore.storage.format.read_container import recover_containers, unpack_container
 from picstore.storage.format.segment_table import compute_entry_points, row_ends, stored_checksums, wrong_row
 from picstore.storage.location.resolve import COPY, MANIFEST, Location, Where, file_name, locate, read_at
@@ -54,6 +55,7 @@ class FileCheck:
         deleted: for each container, the indices of its deleted records; damage to these records loses nothing.
         max_pixels: largest number of pixels of an image; None to decode no images.
         references: root of the files that containers refer to; None if containers hold their images.
+        maps: specifications of the attachments that are maps.
     """
 
     root: Location
@@ -63,6 +65,7 @@ class FileCheck:
     fields: tuple[str, ...]
     max_pixels: int | None
     references: ReferencesRoot | None = None
+    maps: Mapping[str, MapSpec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ def verify(
     live = _check_edits(folder, manifest, rows, findings)
     max_pixels = _max_pixels(manifest) if decode else None
     tasks = deque(
-        FileCheck(folder, entry, file_rows, deleted, manifest.attachments, max_pixels, references)
+        FileCheck(folder, entry, file_rows, deleted, manifest.attachments, max_pixels, references, manifest.maps)
         for entry, file_rows, deleted in _files(manifest, rows, live)
     )
     begin_stage(progress, "checking", manifest.images)
@@ -231,7 +234,7 @@ def check_file(task: FileCheck, on_progress: ProgressCallback) -> CheckedFile:
         except Damage as error:
             findings.append(DamagedPlace(name, error.offset, error.what, records - len(deleted)))
         else:
-            findings += _check_container(container, task.max_pixels, deleted)
+            findings += _check_container(container, task, deleted)
             ids.append(container.index["id"][container.good].astype(np.int64))
         on_progress(records)
     return CheckedFile.join(findings, ids)
@@ -250,7 +253,7 @@ def _check_recovered(task: FileCheck, findings: list[DamagedPlace], on_progress:
                 findings.append(DamagedPlace(name, error.offset, error.what, len(container)))
                 found += len(container)
                 continue
-        findings += _check_container(container, task.max_pixels, np.zeros(0, np.int64))
+        findings += _check_container(container, task, np.zeros(0, np.int64))
         ids.append(container.index["id"][container.good].astype(np.int64))
         found += len(container)
     on_progress(task.entry.records)
@@ -259,8 +262,9 @@ def _check_recovered(task: FileCheck, findings: list[DamagedPlace], on_progress:
     return CheckedFile.join(findings, ids)
 
 
-def _check_container(container: Container, max_pixels: int | None, deleted: I64) -> list[DamagedPlace]:
+def _check_container(container: Container, task: FileCheck, deleted: I64) -> list[DamagedPlace]:
     """Return the damage of a container, except damage that concerns deleted records only."""
+    max_pixels = task.max_pixels
     live = np.ones(len(container), dtype=np.bool_)
     live[deleted] = False
     _ = container.extras  # Decompressing the extras can reveal damage that checksums do not show.
@@ -279,18 +283,21 @@ def _check_container(container: Container, max_pixels: int | None, deleted: I64)
         if not problem and max_pixels is not None:
             # Wrong entry points and masks lose no pixels, so the record is not lost.
             problem = _wrong_entry_points(container, k)
-            problem = problem or _wrong_mask(container, k)
+            problem = problem or _wrong_mask(container, k, task.maps)
         if problem:
             text = f"record {container.index[k]['id']}: {problem}"
             findings.append(DamagedPlace(*container.locate(int(container.index[k]["offset"])), text, lost))
     return findings
 
 
-def _wrong_mask(container: Container, k: int) -> str:
-    """Return a message about the first mask of a record whose size is not the image's, or an empty string."""
+def _wrong_mask(container: Container, k: int, maps: Mapping[str, MapSpec]) -> str:
+    """Return a message about the first mask or map of a record that does not fit its image, or an empty string."""
     info = container.info(k)
+    size = info.width, info.height
     found = (
-        mask_problem(name, bytes(blob), (info.width, info.height)) for name, blob in container.attachments(k).items()
+        map_problem(name, blob, maps[name], size) if name in maps else mask_problem(name, bytes(blob), size)
+        for name, blob in container.attachments(k).items()
+        if len(blob)
     )
     return next(filter(None, found), "")
 

@@ -307,6 +307,16 @@ def check_form(blob: bytes | memoryview, spec: MapSpec, width: int, height: int)
         raise ImageError(f"is {dtype} of {channels} channels; the dataset states {spec.dtype} of {spec.channels}")
 
 
+def map_problem(name: str, blob: bytes | memoryview, spec: MapSpec, size: tuple[int, int]) -> str:
+    """Return a message if a stored map does not have the form and ``size`` that it must have, else an empty string."""
+    try:
+        check_form(blob, spec, *size)
+        decode_map(blob)
+    except ImageError as error:
+        return f"{name} {error}"
+    return ""
+
+
 def _decode_blocks(blob: memoryview, span: tuple[int, int]) -> Array:
     _, _, code, channels, width, height, rows = _HEADER.unpack_from(blob)
     dtype, count = np.dtype(DTYPES[code]), -(-height // rows)

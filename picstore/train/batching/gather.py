@@ -315,9 +315,8 @@ def _enter_targets(
         except Damage as error:
             records.problems[slot] = type(error)(error.what, file, error.offset)
             continue
-        named: dict[str, bytes | memoryview | StoredMap] = {**attachments}
-        named |= {name: StoredMap(spec, named[name]) for name, spec in maps.items() if len(attachments.get(name, b""))}
-        records.extras[slot], records.attachments[slot] = extra, named
+        stored = {name: StoredMap(maps[name], blob) for name, blob in attachments.items() if name in maps and len(blob)}
+        records.extras[slot], records.attachments[slot] = extra, {**attachments, **stored}
     # Drop extras larger than the container, because the budget counts only its bytes; batches decompress them again.
     container.release_extras(above=len(container.buffer))
 

@@ -283,3 +283,19 @@ def test_an_edited_entry_of_a_map_makes_the_manifest_corrupt(tmp_path: Path) -> 
         rewrite_manifest(tmp_path / "out", provenance={**provenance, "maps": maps})
         with pytest.raises(picstore.errors.Corrupt, match="provenance"):
             picstore.Dataset(tmp_path / "out")
+
+
+def test_verify_finds_maps_that_do_not_fit_and_info_lists_maps(tmp_path: Path) -> None:
+    """An older program may have written other bytes under the name of a map."""
+    from commands import picstore_command
+    from hostile import rewrite_manifest
+
+    with picstore.Writer(tmp_path / "out", maps=["depth,scale=0.001,unit=m"]) as writer:
+        writer.add(jpeg(0), attachments={"map:depth": depth_of(0)})
+    assert picstore.verify(tmp_path / "out", decode=True).ok
+    assert "map:depth    uint16 × 1, nearest, times 0.001 in m" in picstore_command("info", tmp_path / "out").stdout
+    provenance = picstore.Dataset(tmp_path / "out").manifest.provenance
+    maps = {"depth": provenance["maps"]["depth"] | {"dtype": "uint8"}}
+    rewrite_manifest(tmp_path / "out", provenance={**provenance, "maps": maps})
+    (damage,) = picstore.verify(tmp_path / "out", decode=True).damage
+    assert "map:depth is uint16 of 1 channels; the dataset states uint8" in damage.problem

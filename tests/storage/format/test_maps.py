@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
+import json
 import struct
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,8 +117,8 @@ def test_damaged_maps_raise_image_errors_and_nothing_else(dtype: str, data: st.D
         pass
 
 
-def test_a_block_that_holds_more_than_its_rows_is_refused_without_its_memory() -> None:
-    """A frame of 1 GiB of zeros in place of 64 bytes."""
+def test_a_block_of_more_bytes_than_its_rows_is_refused() -> None:
+    """A frame of 16 MiB in place of 64 bytes."""
     from picstore.storage.format.zstd import compress
 
     blob = bytearray(encode_map(np.zeros((4, 4, 1), np.float32)))
@@ -187,3 +190,25 @@ def test_a_text_that_states_no_map_is_refused(text: str) -> None:
 def test_a_map_stated_twice_is_refused() -> None:
     with pytest.raises(UsageError, match="twice"):
         parse_requests(["depth", "depth,scale=2"])
+
+
+def test_the_golden_maps_read_as_they_were_made_and_make_the_same_batches() -> None:
+    """A frozen dataset: tests/fixtures/make_golden_maps.py made it, and no later version writes it again."""
+    import picstore
+
+    golden = Path(__file__).parents[2] / "fixtures"
+    spec = importlib.util.spec_from_file_location("make_golden_maps", golden / "make_golden_maps.py")
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    dataset = picstore.Dataset(golden / "golden" / "maps")
+    for record in dataset:
+        expected = made.maps_of(record.id)
+        assert record.attachments.keys() == (expected.keys() if record.id < 7 else {"map:normal"})
+        for name, blob in record.attachments.items():
+            values = expected[name].reshape(30, 40, -1)
+            assert picstore.decode_map(blob).tobytes() == values.tobytes()
+    loader = made.make_loader(dataset.path)
+    found = [made.describe_batch(batch) for _ in range(2) for batch in loader]
+    loader.close()
+    assert found == [json.loads(line) for line in (golden / "golden" / "maps.json").read_text().splitlines()]
