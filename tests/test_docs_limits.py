@@ -1,0 +1,107 @@
+"""The pages of the documentation: their length, their place in the navigation, and that GitHub shows their code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+COPIED = re.compile(r"(<!-- begin copied (\S+) -->).*?(<!-- end copied \2 -->)", re.DOTALL)
+FOLDER = ROOT / "docs"
+PAGES = {
+    path.relative_to(FOLDER).as_posix(): path for path in FOLDER.glob("**/*.md") if path.parent != FOLDER / "archive"
+}
+GENERATED = {"reference/commands.md", "examples/index.md"}  # by scripts/docs_hooks.py
+# Words of each page at most, without the code and tables that scripts/copied.py copies. Explanations and runs that a
+# reader can do without belong in docs/archive, which has no limit.
+LIMITS = {
+    "benchmarks.md": 1800,
+    "cli.md": 3100,
+    "comparison.md": 1350,
+    "compatibility.md": 750,
+    "convert.md": 1300,
+    "decisions.md": 1400,
+    "demo/index.md": 350,
+    "design.md": 1900,
+    "diffs.md": 500,
+    "distributed.md": 1100,
+    "editing.md": 1300,
+    "environment.md": 950,
+    "format.md": 4900,
+    "formats.md": 2700,
+    "frameworks.md": 1400,
+    "gpu.md": 1000,
+    "imagenet.md": 350,
+    "index-in-place.md": 900,
+    "index.md": 350,
+    "large-images.md": 1000,
+    "loops.md": 900,
+    "migrate.md": 900,
+    "mixing.md": 650,
+    "objects.md": 1300,
+    "order-batches.md": 800,
+    "order.md": 1550,
+    "performance.md": 900,
+    "reference/loader.md": 1050,
+    "reference/processes.md": 800,
+    "reference/python.md": 900,
+    "reference/transforms.md": 1500,
+    "reliability.md": 1000,
+    "remote-workers.md": 800,
+    "sampling.md": 1300,
+    "scale.md": 1100,
+    "security.md": 2400,
+    "shapes.md": 700,
+    "sources.md": 2650,
+    "targets.md": 800,
+    "training.md": 1300,
+    "transforms.md": 1200,
+    "tutorial.md": 700,
+    "view.md": 1350,
+    "views.md": 500,
+}
+TOTAL = 52_000
+
+
+class Nav(yaml.SafeLoader):  # type: ignore[misc]
+    """Reads mkdocs.yml, whose tags for Python name functions of its extensions."""
+
+
+Nav.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
+
+
+def words(path: Path) -> int:
+    return len(COPIED.sub(r"\1\3", path.read_text()).split())
+
+
+def pages_of(section: object) -> list[str]:
+    """Return the pages of a section of the navigation, in order."""
+    if isinstance(section, str):
+        return [section]
+    parts = section.values() if isinstance(section, dict) else section
+    return [page for part in parts for page in pages_of(part)]  # type: ignore[attr-defined]
+
+
+def test_every_page_has_a_limit_of_words() -> None:
+    assert set(LIMITS) == set(PAGES)
+
+
+@pytest.mark.parametrize("page", LIMITS)
+def test_a_page_has_at_most_its_words(page: str) -> None:
+    assert words(PAGES[page]) <= LIMITS[page], f"shorten {page}, or move a part of it to docs/archive"
+
+
+def test_all_pages_together_have_at_most_their_words() -> None:
+    assert sum(words(path) for path in PAGES.values()) <= TOTAL
+
+
+def test_every_page_is_once_in_the_navigation() -> None:
+    listed = pages_of(yaml.load((ROOT / "mkdocs.yml").read_text(), Nav)["nav"])  # noqa: S506 - our own file, a safe loader
+    assert sorted(listed) == sorted({*PAGES, *GENERATED})
+
+
+def test_no_page_includes_code_that_github_does_not_show() -> None:
+    assert [name for name, path in PAGES.items() if "--8<--" in path.read_text()] == []
