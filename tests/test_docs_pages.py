@@ -217,7 +217,7 @@ def test_commands_that_other_tests_run_have_the_programs_options(page: Path) -> 
 def test_few_blocks_do_not_run_and_each_says_why() -> None:
     every = [block for page in PAGES for block in blocks(page)]
     left_out = [block for block in every if block.reason]
-    assert len(every) > 60 and len(left_out) <= 6
+    assert len(every) > 60 and len(left_out) <= 8
     assert all(len(block.reason) > 10 for block in left_out)
     texts = [COPIED.sub("", page.read_text()) for page in PAGES]
     fences = sum(len(re.findall(r"^```(?:bash|python)$", text, re.MULTILINE)) for text in texts)
