@@ -149,7 +149,7 @@ def test_an_elastic_run_that_loses_a_rank_makes_the_same_global_batches(make_dat
     options += ["--global-batch", 8, "--lr", 0.05, "--every", 5, "--checkpoint"]
     with socket.create_server(("127.0.0.1", 0)) as free:
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-    launch = ["--nnodes", "2:3", "--max-restarts", "9", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
+    launch = ["--nnodes", "1:2", "--max-restarts", "9", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
     timeouts = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=5"
     nodes: list[Node] = []
 
@@ -159,21 +159,22 @@ def test_an_elastic_run_that_loses_a_rank_makes_the_same_global_batches(make_dat
 
     steps = Steps(tmp_path / "steps")
     try:
-        for host in (1, 0, 0):
+        for host in (1, 0):
             start(host)
         assert wait_until(lambda: all(node.workers() for node in nodes), 120)
-        steps.read(lost, ranks=3)
+        steps.read(lost, ranks=2)
         nodes.pop().kill()
-        steps.read(10, ranks=2)
+        steps.read(10, ranks=1)
         start(0)
         assert wait_until(nodes[-1].workers, 120)
-        steps.read(20, ranks=3)
+        steps.read(20, ranks=2)
     finally:
         for node in nodes:
             node.kill()
         steps.close()
     last = max(step for step, *_ in steps.made)
-    undisturbed = run(*options, "undisturbed.pt", "--steps", last, folder=tmp_path, ranks=3)
+    # As many lanes, 32, are the default of one rank and of two: whoever is late, one begins.
+    undisturbed = run(*options, "undisturbed.pt", "--steps", last, folder=tmp_path, ranks=2)
     expected = {int(step): (ids, float(loss)) for step, _, ids, loss in STEP.findall(undisturbed)}
     assert [*expected] == sorted({step for step, *_ in steps.made}) == [*range(1, last + 1)]
     for step, _, ids, loss in steps.made:

@@ -254,7 +254,7 @@ def stateful(dataset: Any, workers: int) -> Any:
 
 @pytest.mark.parametrize(
     ("workers", "taken"),
-    slow_except([(0, 9)], product([0, 1, 2], [1, 4, 9, 10, 11])),
+    slow_except([(0, 9)], [(0, 9), *product([0, 1, 2], [1, 10, 11])]),
 )
 def test_a_stateful_data_loader_goes_on_with_the_following_batch(make_dataset: Make, workers: int, taken: int) -> None:
     path = make_dataset(90)

@@ -40,12 +40,19 @@ ring.append(ring)
 KEPT = "import atexit, builtins\nbuiltins.kept = globals()\n"
 
 
-@pytest.mark.parametrize("script", [README, pytest.param(OPEN, marks=pytest.mark.slow)], ids=["readme", "open"])
-@pytest.mark.parametrize("start", [START, pytest.param(START + KEPT, marks=pytest.mark.slow)], ids=["plain", "kept"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        START + README,
+        pytest.param(START + OPEN, marks=pytest.mark.slow),
+        pytest.param(START + KEPT + OPEN, marks=pytest.mark.slow),
+    ],
+    ids=["readme", "open", "kept"],
+)
 def test_a_script_that_closes_nothing_ends_with_a_clean_stderr(
-    make_dataset: Callable[..., Path], start: str, script: str, tmp_path: Path
+    make_dataset: Callable[..., Path], script: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "script.py").write_text(start + script)
+    (tmp_path / "script.py").write_text(script)
     command = [sys.executable, tmp_path / "script.py", make_dataset(30)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
