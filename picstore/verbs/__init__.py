@@ -1,1 +1,1 @@
-"""Internal: the verbs as functions, one module a verb; ``picstore`` names them, and ``cli`` parses their options."""
+"""Internal: the verbs as functions, one module per verb; ``picstore`` exports them, and ``cli`` parses the options."""

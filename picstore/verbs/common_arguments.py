@@ -1,4 +1,4 @@
-"""Arguments that several verbs share, converted to values: engine, selection of records, and settings of JPEGs."""
+"""Conversion of arguments that several verbs share: engine, selection of records, and settings of JPEGs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MAX_SEED = (1 << 64) - 1
 
 
 def open_engine(engine: str, workers: int | None) -> AbstractContextManager[Engine]:
-    """Return an engine of this machine's processes (``local``), or of the Ray cluster of RAY_ADDRESS (``ray``).
+    """Return an engine of processes on this machine (``local``), or of tasks on RAY_ADDRESS's Ray cluster (``ray``).
 
     Args:
-        workers: number of processes or tasks at a time; None for the number of cores.
+        workers: number of processes, or of tasks that run at the same time; None for the number of cores.
 
     Raises:
-        UsageError: there is no such engine, or ``workers`` is not positive.
+        UsageError: no engine has this name, or ``workers`` is not positive.
         MissingDependency, PicstoreError: Ray is not installed, or the cluster cannot be reached.
     """
     if engine not in get_args(EngineName):
@@ -48,22 +48,22 @@ def count_workers(workers: int | None) -> int:
 
 
 def require_range(name: str, value: float | None, low: int, high: int | None = None) -> None:
-    """Raise UsageError if a number is below ``low`` or above ``high``; None is allowed."""
+    """Raise UsageError if the value of the argument ``name`` is below ``low`` or above ``high``; None is allowed."""
     if value is not None and not low <= value <= (value if high is None else high):
         possible = f"at least {low}" if high is None else f"{low} to {high}"
         raise UsageError(f"{name}={value}; give {possible}")
 
 
 def given_arguments(arguments: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the arguments with these names, except those that are None."""
+    """Return the arguments whose names are in ``names``, except arguments that are None."""
     return {name: arguments[name] for name in names if arguments.get(name) is not None}
 
 
 def encode_settings(arguments: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> EncodeSettings:
-    """Return the settings of JPEGs: the given arguments, and for all others a dataset's stored settings or defaults.
+    """Return the settings of the JPEGs: the given arguments, and for others the ``stored`` settings or the defaults.
 
     Raises:
-        UsageError: a value is out of its range.
+        UsageError: a setting is out of range.
     """
     from picstore.prepare.image.encode_settings import EncodeSettings, parse_color
 
@@ -74,14 +74,14 @@ def encode_settings(arguments: Mapping[str, Any], stored: Mapping[str, Any] | No
 
 
 def start_fork_server(settings: EncodeSettings) -> None:
-    """Start the process that loads the kernels for these settings, and from which workers are forked."""
+    """Start the server process that loads the kernels that these settings need, and that forks the worker processes."""
     from picstore.prepare.convert.kernel_warmup import start_fork_server
 
     start_fork_server(settings)
 
 
 def open_dataset(dataset: Where | Dataset, root: Where | None) -> Dataset:
-    """Open a dataset, or return a dataset that is open."""
+    """Return a dataset that is already open, or open the dataset at a path or URL."""
     from picstore.storage.dataset import Dataset
 
     return dataset if isinstance(dataset, Dataset) else Dataset(dataset, root=root)
@@ -97,20 +97,21 @@ def open_selection(
     split_by: str | None,
     root: Where | None = None,
 ) -> Dataset:
-    """Open a dataset, or join several, and select the records that meet a condition and belong to a part of a split.
+    """Open a dataset, or join several, and select the records that meet ``where`` and are in part ``part`` of a split.
 
     Args:
-        source: paths, URLs or open datasets.
-        where: condition in SQL.
-        split: fractions.
-        part: number of the part, 1 for the first.
-        root: folder of the images of an index.
+        source: a dataset or a sequence of datasets, each a path, a URL or an open dataset.
+        where: condition on a record's columns, in SQL; None for all records.
+        split: fractions of the records in the parts of a random split; None for no split.
+        part: number of the selected part, counted from 1.
+        root: folder of the images, if a dataset is an index of images.
 
     Raises:
-        UsageError: only one of ``split`` and ``part`` is given, or there is no such part.
+        UsageError: only one of ``split`` and ``part`` is given, or the split has no part of this number.
     """
     require_range("split_seed", split_seed, 0, MAX_SEED)
-    several = isinstance(source, (list, tuple))  # Not any sequence, because an open dataset is a sequence.
+    # This tests for a list or tuple rather than for a sequence, because an open dataset is a sequence too.
+    several = isinstance(source, (list, tuple))
     sources = cast("Sequence[Where | Dataset]", source if several else [source])
     if not sources:
         raise UsageError(f"{sources!r} names no dataset; give at least one")

@@ -1,4 +1,4 @@
-"""``picstore.compare``: classes, sizes, qualities and shared images of two datasets."""
+"""``picstore.compare``: compare two datasets by classes, sizes and JPEG qualities, and find images that both have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs, shape, stages and result of ``convert``, ``append``, ``index`` and ``merge``."""
+"""Steps that ``convert``, ``append``, ``index`` and ``merge`` share, from reading their arguments to their result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from picstore.storage.references import indexed_folder
 from picstore.storage.sizes import parse_size
 from picstore.verbs.common_arguments import given_arguments
 
-# Names of the verbs' arguments that say how to read a source.
+# Names of the arguments of ``convert`` and ``index`` that say how to read the source.
 _SOURCE = (
     *("kind", "root", "synsets", "annotations", "image_field", "label_field"),
     *("split", "targets", "hidden", "classes"),
@@ -37,17 +37,17 @@ _SOURCE = (
 def open_inputs(
     source: Where, arguments: Mapping[str, Any], engine: Engine, maps: Sequence[MapRequest] = ()
 ) -> Listing:
-    """List the inputs of a source, as a verb's arguments say."""
+    """List the inputs of a source, read as the arguments of a verb say."""
     options = given_arguments(arguments, _SOURCE)
     fields = tuple(each.name for each in maps if not each.files)
     return open_source(source, engine=engine, maps=fields, **{**options, "hidden": options["hidden"] or None})
 
 
 def dataset_shape(arguments: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> DatasetShape:
-    """Return the shape of a dataset: the given arguments, and for all others stored values or defaults.
+    """Return the sizes and layout of a dataset: the given arguments, and for others the ``stored`` values or defaults.
 
     Raises:
-        UsageError: a value is out of its range.
+        UsageError: an argument is out of range.
     """
     names = DatasetShape.__slots__
     values = {**given_arguments(stored or {}, names), **given_arguments(arguments, names)}
@@ -58,12 +58,12 @@ def dataset_shape(arguments: Mapping[str, Any], stored: Mapping[str, Any] | None
 
 
 def require_apart_from_source(out: Where, source: Where) -> None:
-    """Raise UsageError if the destination and the source, or an index's folder of images, contain each other."""
+    """Raise UsageError if a destination contains its source or the images of a source index, or is inside of either."""
     require_apart(out, (source, *indexed_folder(source)))
 
 
 def parse_limit(max_errors: int | str) -> Callable[[int], float]:
-    """Parse a limit, ``10`` or ``1%``, to a function that returns the limit for a number of inputs.
+    """Parse ``max_errors``, such as ``10`` or ``1%``; return a function from number of inputs to allowed failures.
 
     Raises:
         UsageError: the text is neither a number nor a percentage.
@@ -76,10 +76,10 @@ def parse_limit(max_errors: int | str) -> Callable[[int], float]:
 
 
 class Conversion:
-    """Stages of a conversion, from listing the inputs to the result.
+    """Stages of a conversion, from listing the inputs to returning the result.
 
     Args:
-        started: monotonic time at which the conversion began.
+        started: value of ``time.monotonic()`` when the conversion began.
     """
 
     def __init__(self, display: Display, started: float) -> None:
@@ -96,7 +96,7 @@ class Conversion:
         dedupe: bool = False,
         maps: Sequence[MapRequest] = (),
     ) -> Listing:
-        """List the inputs of a source, and show remarks on the inputs."""
+        """List the inputs of a source, and show the remarks that the listing has, such as on skipped files."""
         self._clock.begin_stage("listing")
         listing = with_maps(open_inputs(source, arguments, engine, maps), maps)
         for remark in listing.remarks:
@@ -108,13 +108,13 @@ class Conversion:
         return listing
 
     def wait_for_kernels(self) -> None:
-        """Wait until the fork server has loaded the kernels, or has compiled them, which a separate bar shows."""
+        """Wait until the fork server has loaded or compiled the kernels; compiling shows a progress bar of its own."""
         self._clock.begin_stage("kernels")
         wait_for_fork_server()
         self._clock.end_stage()
 
     def finish(self, done: ConversionResult, out: Where, *, max_errors: int | str) -> ConvertResult:
-        """Return the result; raise TooManyFailures with the result if more inputs failed than ``max_errors`` allows."""
+        """Return the result of a conversion; raise TooManyFailures with the result if too many inputs failed."""
         self._clock.end_stage()
         manifest, tally = done.manifest, done.tally
         reasons = [(key, count) for key, count in tally.reasons.most_common() if any(key[1:])]
@@ -146,7 +146,7 @@ class Conversion:
 
 
 def count_formats(tally: Tally) -> list[FormatCount]:
-    """Count the converted inputs by source format, the most frequent first."""
+    """Count the converted inputs by the format of their source file, the most frequent format first."""
     return [
         FormatCount(
             format=name, inputs=of.inputs, lossless=of.lossless, source_bytes=of.source_bytes, jpeg_bytes=of.bytes

@@ -135,13 +135,13 @@ def convert(
 
         settings = encode_settings(given, stored.get("encode"))
         requests = parse_requests(maps)
-        start_fork_server(settings)  # The server imports modules while this process continues.
+        start_fork_server(settings)  # The server process imports modules in parallel with this process.
         from picstore.prepare.convert import append_images, conversion_job, retry
         from picstore.prepare.convert.map_inputs import require_stored_maps
         from picstore.prepare.convert.row_division import Shard
         from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit, require_apart_from_source
 
-        parse_limit(max_errors)  # Reject a wrong limit before hours of work.
+        parse_limit(max_errors)  # Reject an invalid limit now rather than after hours of work.
         one_shard = None if shard is None else Shard.parse(shard)
         shape = dataset_shape(given, stored.get("shape"))
         conversion = Conversion(display, started)
@@ -164,7 +164,7 @@ def convert(
 
 
 def _stored_settings(source: Where, out: Where) -> dict[str, Any]:
-    """Return the settings with which a dataset was converted: ``encode``, ``shape`` and ``maps``."""
+    """Return the settings with which a dataset was converted, ``encode``, ``shape`` and ``maps``, by name."""
     from picstore.storage.location.resolve import locate
     from picstore.storage.manifest import read_manifest
     from picstore.verbs.conversion import require_apart_from_source
@@ -176,7 +176,7 @@ def _stored_settings(source: Where, out: Where) -> dict[str, Any]:
 
 
 def _with_parameters_of(function: Callable[P, R], *without: str) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Return a decorator that gives a function another's signature, without some parameters, for users and tools."""
+    """Return a decorator that gives a function the signature of ``function`` without the parameters ``without``."""
 
     def decorate(decorated: Callable[..., R]) -> Callable[P, R]:
         whole = inspect.signature(function)
@@ -191,8 +191,8 @@ def _with_parameters_of(function: Callable[P, R], *without: str) -> Callable[[Ca
 def append(source: Where, out: Where, **options: Any) -> ConvertResult:
     """Add the images of a source to a finished dataset, as :func:`picstore.convert` does with ``append=True``.
 
-    The dataset is complete at any time: readers see the new images once all are written. An interrupted append leaves
-    the dataset unchanged; the same call with ``resume=True`` continues the append. Options are those of
+    The dataset is complete at any time: readers see the new images only after all are written. An interrupted append
+    leaves the dataset unchanged; the same call with ``resume=True`` continues the append. Options are those of
     :func:`picstore.convert` except ``shard`` and ``retry_failed``; a setting that is None is the dataset's.
     """
     return convert(source, out, append=True, **options)

@@ -1,4 +1,4 @@
-"""Facts of a dataset for ``picstore.info``: contents, origin, order and histograms."""
+"""Facts about a dataset for ``picstore.info``: contents, origin, stored order and histograms."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from picstore.storage.format.layout import READ_BY
 from picstore.storage.record_counts import RecordCounts
 
 _BINS = 10
-# Maximum number of containers whose index entries are read, which takes 1 to 2 s over a network. Figures of such a
-# sample differ from exact figures in the third digit.
+# Largest number of containers whose record tables are read, which takes 1 to 2 s over a network. Statistics of such a
+# sample differ from those of all containers in the third digit.
 _SAMPLED_CONTAINERS = 1000
 
 
 def describe(dataset: Dataset, display: Display) -> InfoResult:
-    """Return the facts of a dataset; show a remark on the display if all containers must be read."""
+    """Return the facts about a dataset; show a remark on the display if counting classes must read all containers."""
     manifest = dataset.manifest
     indexes = sample_indexes(dataset)
     order = order_statistics(indexes)
@@ -62,9 +62,9 @@ def describe(dataset: Dataset, display: Display) -> InfoResult:
 
 
 def _histograms(counts: RecordCounts, indexes: Sequence[Table], dataset: Dataset) -> dict[str, Any]:
-    """Count all records by class, and index entries by width, height and bytes.
+    """Make a histogram of the classes of all records, and histograms of width, height and bytes of the sampled records.
 
-    Each histogram holds the number of ``records`` counted, and the number of their ``containers``.
+    Each histogram states how many ``records`` it counts, and in how many ``containers`` they are stored.
     """
     columns = {name: np.concatenate([index[name] for index in indexes]) for name in ("width", "height")}
     columns["bytes"] = np.concatenate([index["length"] for index in indexes])
@@ -87,7 +87,7 @@ def _histograms(counts: RecordCounts, indexes: Sequence[Table], dataset: Dataset
 
 
 def _count_labels(dataset: Dataset, indexes: Sequence[Table], display: Display) -> RecordCounts:
-    """Count all records by label, in ``indexes`` if they cover all containers, else by reading all containers."""
+    """Count all records by label: in the given tables if they are of all containers, else by reading all containers."""
     if len(indexes) == len(dataset.rows):
         return RecordCounts.of(Counter(label for index in indexes for label in index["label"].tolist()))
     why = "for a selection" if isinstance(dataset.live, SelectedRecords) else "here; `picstore repair` keeps them"
@@ -96,7 +96,7 @@ def _count_labels(dataset: Dataset, indexes: Sequence[Table], display: Display) 
 
 
 def _reading(dataset: Dataset) -> dict[str, int]:
-    """Return the bytes of all containers that hold a live record, and an estimate of the bytes of a copy."""
+    """Return how many bytes an epoch reads, and an estimate of how many bytes it would read from a shuffled copy."""
     size, counts = dataset.rows["size"].astype(int), dataset.live.counts
     copied = size * counts / dataset.rows["records"].clip(1)
     return {"read_bytes": int(size[counts > 0].sum()), "copy_bytes": int(copied.sum())}
@@ -104,14 +104,14 @@ def _reading(dataset: Dataset) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class OrderStatistics:
-    """Statistics of the order in which records are stored.
+    """Statistics of the order in which the records of a dataset are stored.
 
     Attributes:
-        records: number of measured records: all, or those of 1,000 evenly spaced containers.
-        correlation: rank correlation (Spearman) of id and stored position: 1 in input order, about 0 ± 1/√records in a
+        records: number of records measured: all records, or those of 1,000 evenly spaced containers.
+        correlation: Spearman's rank correlation of id and stored position: 1 in input order, about 0 ± 1/√records in a
             shuffled order.
-        same_class_neighbours: fraction of neighbors in a container that have the same label.
-        expected_same_class_neighbours: fraction to expect in a uniformly random order.
+        same_class_neighbours: fraction of adjacent pairs of records in a container that have the same label.
+        expected_same_class_neighbours: expectation of that fraction in a uniformly random order.
     """
 
     records: int
@@ -121,10 +121,10 @@ class OrderStatistics:
 
 
 def sample_indexes(dataset: Dataset) -> list[Table]:
-    """Read the index entries of all containers, or of 1,000 evenly spaced containers if there are more.
+    """Read the record tables of all containers, or of 1,000 evenly spaced containers if there are more.
 
     Raises:
-        Damage, NotADataset: a container is unreadable.
+        Damage, NotADataset: a container cannot be read.
     """
     count = len(dataset.rows)
     chosen = {k * count // min(count, _SAMPLED_CONTAINERS) for k in range(min(count, _SAMPLED_CONTAINERS))}
@@ -132,7 +132,7 @@ def sample_indexes(dataset: Dataset) -> list[Table]:
 
 
 def order_statistics(indexes: Sequence[Table]) -> OrderStatistics | None:
-    """Measure the stored order in index entries of containers; return None if there are fewer than two records."""
+    """Measure how records are ordered, from the record tables of containers; return None for fewer than two records."""
     if sum(map(len, indexes)) < 2:
         return None
     ids = np.concatenate([index["id"] for index in indexes])

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from picstore.results import DeleteResult
     from picstore.storage.location.resolve import Where
 
-# Greatest number of attempts, if other processes keep editing the dataset.
+# Largest number of attempts to save the deletion, each of which fails if another process has edited the dataset
+# meanwhile.
 _MAX_ATTEMPTS = 100
-_MAX_FILE = 1 << 30  # bytes, a hundred million ids
+_MAX_FILE = 1 << 30  # Largest size of a file of ids in bytes, enough for a hundred million ids.
 _MAX_ID = (1 << 63) - 1
 
 
@@ -32,7 +33,7 @@ def delete(dataset: Where, ids: Iterable[int] | str | os.PathLike[str], *, root:
         root: as :func:`picstore.info` has it.
 
     Raises:
-        UsageError: there are no ids, an id is not in the dataset, or a line is not an id.
+        UsageError: no id is given, an id is not in the dataset, or a line of the file is not an id.
         NotADataset, Unfinished, UnsupportedVersion, Damage: the dataset cannot be opened.
     """
     from picstore.results import DeleteResult
@@ -46,7 +47,8 @@ def delete(dataset: Where, ids: Iterable[int] | str | os.PathLike[str], *, root:
         raise UsageError(f"id {min(wrong)} is out of range; give 0 to 2**63 - 1")
     for _ in range(_MAX_ATTEMPTS):
         before = Dataset(dataset, root=root)
-        with contextlib.suppress(Conflict):  # Try again after another process's edit; ids are still valid.
+        # If another process has edited the dataset meanwhile, try again: an edit does not change ids.
+        with contextlib.suppress(Conflict):
             after = before.without(chosen).save()
             deleted = len(before) - len(after)
             return DeleteResult(dataset=str(locate(dataset)), uuid=after.uuid, images=len(after), deleted=deleted)

@@ -1,4 +1,4 @@
-"""``picstore.dupes``: find near-duplicates."""
+"""``picstore.dupes``: find near-duplicates within a dataset, or images that two datasets share."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def dupes(
     Raises:
         UsageError: the distance is out of range, or an index from elsewhere needs its root.
         NotADataset, Unfinished, UnsupportedVersion, Damage: a dataset cannot be opened.
-        Conflict: another process changed the dataset meanwhile, and ``save`` is true.
+        Conflict: ``save`` is true, and another process changed the dataset during the search.
         OSError: the file of ids cannot be written.
         MissingDependency, PicstoreError: Ray is not installed, or the cluster cannot be reached.
     """

@@ -1,4 +1,4 @@
-"""``picstore.export``: write a dataset as folders, WebDataset, MDS or Parquet."""
+"""``picstore.export``: write the images of a dataset as folders, WebDataset, MDS or Parquet."""
 
 from __future__ import annotations
 

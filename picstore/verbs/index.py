@@ -53,7 +53,7 @@ def index(
             shuffle images with a file each.
         max_pixels, image_timeout, file_size, container_size, seed: as :func:`picstore.convert` has them.
         workers: as :func:`picstore.convert` has it.
-        resume: continue an interrupted index.
+        resume: continue an index that was interrupted while it was written.
         max_errors, progress: as :func:`picstore.convert` has them.
 
     Raises:
@@ -66,13 +66,13 @@ def index(
     settings = encode_settings(given)
     with open_display("index", progress) as display:
         display.begin_stage("starting")
-        start_fork_server(settings)  # The server imports modules while this process continues.
+        start_fork_server(settings)  # The server process imports modules in parallel with this process.
         from picstore.prepare.convert import input_records as references
         from picstore.prepare.convert.conversion_job import ConvertOptions, convert
         from picstore.storage.location.resolve import locate
         from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit, require_apart_from_source
 
-        parse_limit(max_errors)  # Reject a wrong limit before hours of work.
+        parse_limit(max_errors)  # Reject an invalid limit now rather than after hours of work.
         shape = dataset_shape(given, {"streams": 1})
         location, folder = locate(source).absolute(), None if root is None else locate(root)
         conversion = Conversion(display, started)

@@ -44,22 +44,23 @@ def map(  # noqa: A001 - the name of the public function
     max_errors: int | str = "1%",
     progress: ProgressOption = False,
 ) -> MapResult:
-    """Call a function with batches of a dataset's images, and save what it returns as a column of the dataset.
+    """Call a function with batches of a dataset's images, and save the values that it returns as a column.
 
-    The values belong to the records' ids. All are saved at once, at the end; until then the dataset stays as it is. An
-    interrupted run goes on with ``resume``. An image for which the function raises an exception, and a damaged image,
-    have no value, and a line in the ledger, ``map-COLUMN.jsonl`` of the dataset. The function is called without
-    gradients.
+    Each value is stored under its record's id. All values are saved together at the end; until then the dataset is
+    unchanged. An interrupted run continues with ``resume``. An image for which the function raises an exception, and a
+    damaged image, get no value, but a line in the ledger, ``map-COLUMN.jsonl`` in the dataset. The function is called
+    without gradients.
 
     Args:
-        dataset: path or URL, or an open dataset or selection. Records beyond a selection keep their values.
-        function: takes a :class:`Batch`, as a training loop gets it, on the CPU, and returns a tensor, an array or a
-            list with one value for each image: a number, a text, a boolean, which becomes 0 or 1, or an array of
-            numbers of one shape. If it raises an exception for a batch, it is called for each image of it alone.
-        column: name of the column; a column of that name is replaced.
-        transform: as for :class:`Loader`, in a list, without transforms of whole batches; None for Resize(size) and
-            CenterCrop(size).
-        size: side of the images in pixels, if there is no ``transform``.
+        dataset: path or URL, or an open dataset or selection. Records outside of the selection keep their values.
+        function: function that takes a :class:`Batch` on the CPU, as a training loop does, and returns a tensor, an
+            array or a list with one value for each image: a number, a string, a boolean, which becomes 0 or 1, or an
+            array of numbers, of equal shape for all images. If the function raises an exception for a batch, it is
+            called for each image of the batch alone.
+        column: name of the column; an existing column is replaced.
+        transform: list of transforms, as for :class:`Loader`, without transforms of whole batches; None for
+            Resize(size) and CenterCrop(size).
+        size: width and height of the images in pixels, if ``transform`` is None.
         batch_size: largest number of images in a batch.
         dtype, reducing_gap, targets: as for :class:`Loader`.
         where: as :func:`picstore.shuffle` has it.
@@ -69,11 +70,11 @@ def map(  # noqa: A001 - the name of the public function
             be able to import the function's module. The values are the same.
         workers: number of threads, processes or tasks; None for the number of cores.
         resume: continue an interrupted run, with the same function.
-        max_errors: number or share of images that may have no value.
+        max_errors: number or percentage of images that may get no value.
         progress: as :func:`picstore.convert` has it.
 
     Raises:
-        UsageError: an argument is wrong, the function returned what no column can hold, or the dataset cannot be
+        UsageError: an argument is wrong, the function returned values that no column can hold, or the dataset cannot be
             edited. Nothing is written.
         Unfinished: an earlier run for the column was interrupted, and ``resume`` is false.
         TooManyFailures: more images have no value than ``max_errors`` allows. The column is not written.
@@ -143,13 +144,13 @@ def map(  # noqa: A001 - the name of the public function
 
 
 def _name(function: Any) -> str:
-    """Return the name by which a resumed run knows a function again."""
+    """Return the name of a function, by which a resumed run recognizes that it has the same function."""
     named = function if hasattr(function, "__qualname__") else getattr(function, "func", type(function))
     return f"{named.__module__}.{named.__qualname__}"
 
 
 def _check_function(function: Any, engine: str) -> None:
-    """Raise UsageError if this is no function, or processes cannot import it."""
+    """Raise UsageError if ``function`` is not callable, or if other processes must import it but cannot."""
     if not callable(function):
         raise UsageError(f"function is {function!r}; give a function of a batch")
     if engine != "processes":
@@ -157,7 +158,7 @@ def _check_function(function: Any, engine: str) -> None:
     remedy = 'define it in a module of its own, or give engine="threads"'
     try:
         pickled = pickle.dumps(function)
-    except Exception as error:  # Pickle and __reduce__ may raise any error.
+    except Exception as error:  # Pickle, and an object's ``__reduce__``, may raise any exception.
         raise UsageError(f"a process cannot have the function: {error}; {remedy}") from error
     if b"__main__" in pickled:
         raise UsageError(f"processes do not import your main module, which defines {function!r}; {remedy}")

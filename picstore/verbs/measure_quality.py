@@ -1,4 +1,4 @@
-"""``picstore.measure_quality``: bytes, PSNR and SSIM of a source's images at several qualities."""
+"""``picstore.measure_quality``: measure bytes, PSNR and SSIM of a source's images encoded at several qualities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``picstore.merge``: join the shards of a conversion."""
+"""``picstore.merge``: join the shards of a conversion to one dataset."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def merge(
         workers, engine, progress: as :func:`picstore.convert` has them.
 
     Raises:
-        Unfinished: rows are missing; the files that were copied stay for the next call.
+        Unfinished: some images of the conversion are in no given shard; files that were copied stay for the next call.
         TooManyFailures: more inputs failed than ``max_errors`` allows; the dataset is finished.
         UsageError: the shards are of different jobs, a shard is still being converted, or the destination is another
             dataset.
         NotADataset, Damage: a location holds no shard, or its job file cannot be read.
-        PicstoreError: files of a row were lost, or the cluster cannot be reached.
+        PicstoreError: files of a shard were lost, or the cluster cannot be reached.
         MissingDependency: Ray is not installed.
     """
     from picstore.prepare.convert import merge_shards

@@ -26,7 +26,7 @@ def repair(dataset: Where, *, root: Where | None = None, progress: ProgressOptio
 
     Raises:
         NotADataset: there is no dataset; or it is an index, and none of its images is below the root.
-        Unfinished: a conversion or shuffle has not ended here.
+        Unfinished: a conversion or shuffle into this location has not ended.
         UnsupportedVersion: a later picstore wrote the dataset.
         UsageError: another process is editing the dataset, or an index from elsewhere needs ``root``.
         Damage: too much is damaged to restore the dataset; the message says what a backup must provide.

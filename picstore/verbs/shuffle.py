@@ -39,7 +39,7 @@ def shuffle(
         source: a dataset, or several; an open dataset may have a selection, and edits that are not saved.
         out: path or URL of the copy, which does not exist or is empty.
         method: shuffling method. transpose: permute each file and transpose streams × files; one read, one write.
-            uniform: draw a new file and place for each image; two reads, two writes.
+            uniform: draw for each image a new file and a position in the file; two reads, two writes.
         seed: random seed.
         where: take the images for which a condition holds, such as 'label = 3 AND width > 512' (needs
             picstore[sql]).

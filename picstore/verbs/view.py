@@ -1,4 +1,4 @@
-"""``picstore.view``: web page of a dataset, or of two datasets side by side."""
+"""``picstore.view``: show a web page of a dataset, or of two datasets side by side."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def open_page(
     other_root: Where | None,
     **selection: Any,
 ) -> Page:
-    """Return the page, which answers once it is started; arguments and errors are those of :func:`view`."""
+    """Return the page of :func:`view` without starting its server; arguments and errors are those of :func:`view`."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise missing_extra("the page needs Starlette and uvicorn", "view")
     from picstore.viewer.records import Records
@@ -87,7 +87,7 @@ def open_page(
     if recipe is not None:
         from picstore.viewer.drawn import Recipe
 
-        # Reject a recipe that cannot be used here, not only on the page.
+        # Reject a recipe that cannot be used before the page is opened.
         Recipe.find(recipe)
     if isinstance(state, (str, os.PathLike)):
         from picstore.viewer.replay import read_state

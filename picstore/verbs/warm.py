@@ -1,4 +1,4 @@
-"""``picstore.warm``: compile kernels ahead of their first use."""
+"""``picstore.warm``: compile kernels before their first use."""
 
 from __future__ import annotations
 
