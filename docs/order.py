@@ -7,7 +7,7 @@ SIZE is ``global_batch_size``, or ranks times ``batch_size``. LANES is a loader'
 multiple of the ranks from 32 on, and with ``shuffle=False`` the ranks; a loader's state holds it. A state of another
 version of the order than 2 needs another program.
 
-It needs NumPy and reader.py. It covers loaders of one data set, in plain and in stored order, with deletions,
+It needs NumPy and reader.py. It covers loaders of one dataset, in plain and in stored order, with deletions,
 selections by id, repeated augmentation (SIZE then counts records), and Views and Progressive, which have no
 influence on the order. It does not cover weights, ``balance`` and ``repeat``, Buckets, Sequences and mixtures; the
 part of each rank and the slots in it; and damaged records, in whose place a batch has others.

@@ -1,4 +1,4 @@
-"""A stand-alone reader of picstore data sets: this file, NumPy and Pillow, without picstore.
+"""A stand-alone reader of picstore datasets: this file, NumPy and Pillow, without picstore.
 
     python docs/reader.py DATASET            count the records and decode every image
     python docs/reader.py DATASET OUT        write images, attachments, and a line of JSON for each record
@@ -79,14 +79,14 @@ def read_manifest(folder):
     """The manifest, checked."""
     manifest = json.loads((folder / "picstore.json").read_bytes())
     if manifest["format"] != "picstore" or manifest["format_version"] not in (1, 2, 3):
-        raise ValueError("no picstore data set of version 1, 2 or 3")
+        raise ValueError("no picstore dataset of version 1, 2 or 3")
     rest = {name: value for name, value in manifest.items() if name != "crc32c"}
     check(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode(), manifest["crc32c"], "the manifest")
     return manifest
 
 
 def read_edits(manifest):
-    """The manifest's edits, or the edits of a data set without any."""
+    """The manifest's edits, or the edits of a dataset without any."""
     return manifest.get("edits") or {"index": "picstore.idx", "tombstones": None, "columns": []}
 
 
@@ -181,7 +181,7 @@ def follow(reference, root):
 
 
 def find_root(folder, manifest, root):
-    """The folder that references are relative to; None where the data set holds its images."""
+    """The folder that references are relative to; None where the dataset holds its images."""
     if manifest["format_version"] < 3:
         return None
     found = Path(root) if root else folder / manifest["references"]["root"]
