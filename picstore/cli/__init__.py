@@ -1,4 +1,4 @@
-"""Internal: the command line ``picstore``; a verb's command is built when called, so that ``--help`` is instant."""
+"""Internal: the command line ``picstore``. A verb's command is built only when needed, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from picstore._version import __version__
 from picstore.cli.print_result import echo
 from picstore.errors import PicstoreError
 
-# Verbs, with the line of each in `picstore --help`.
+# Names of the verbs, with the description of each that ``picstore --help`` prints.
 _VERBS = {
     "bench": "Measure how fast this machine loads a dataset, stage by stage.",
     "convert": "Convert images, from folders or other loaders' formats, to a dataset.",
@@ -60,7 +60,7 @@ def program() -> None:
 
 
 class _Terminated(BaseException):
-    """SIGTERM was received, which schedulers send; the command ends as after Ctrl-C."""
+    """Exception raised when SIGTERM is received, which schedulers send; the command then ends as after Ctrl-C."""
 
 
 def _terminate(*_: object) -> None:
@@ -68,9 +68,10 @@ def _terminate(*_: object) -> None:
 
 
 def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
-    """Send a signal again if Python discarded the exception that the signal's handler raised; report others as usual.
+    """Send a signal again if Python discarded the exception that its handler raised; report other errors as usual.
 
-    Python discards exceptions in some callbacks, such as those that clean up import locks, and calls this hook.
+    Python discards an exception that is raised in some callbacks, such as those that clean up import locks, and calls
+    this hook with it.
     """
     if ignored.exc_type not in (_Terminated, KeyboardInterrupt):
         sys.__unraisablehook__(ignored)
@@ -83,24 +84,25 @@ def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
         if frame is None:
             signal.raise_signal(number)
         else:
-            # On a busy machine this hook may not have ended yet, and Python ignores a hook's exceptions too.
+            # This hook has not ended yet, as may happen on a busy machine; wait longer, because Python ignores
+            # exceptions in it.
             signal.setitimer(signal.ITIMER_REAL, 0.01)
 
     signal.signal(signal.SIGALRM, send)
-    signal.setitimer(signal.ITIMER_REAL, 0.01)  # seconds, after which the callback has ended
+    signal.setitimer(signal.ITIMER_REAL, 0.01)  # Call ``send`` after 0.01 s, when the callback has ended.
 
 
 def _hint() -> str:
-    """Return the words that say how to continue an interrupted verb, or an empty string."""
+    """Return the end of a message that says how to continue an interrupted verb; empty if this is not possible."""
     return "; continue with the same command and --resume" if sys.argv[1:2] in (["convert"], ["index"]) else ""
 
 
 def main() -> None:
-    """Run the ``picstore`` command; errors become one line on stderr and an exit code."""
+    """Run the ``picstore`` command; an error prints one line on stderr and sets the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     sys.unraisablehook = _signal_again
     try:
-        # Without standalone mode, main returns the code of Context.exit.
+        # Without standalone mode, click's main returns the code that was passed to Context.exit.
         code = program.main(prog_name="picstore", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:

@@ -1,6 +1,6 @@
-"""Functions of the commands that do more than the function of the same name in ``picstore``.
+"""Functions for the commands that do more than the function of the same name in ``picstore``.
 
-``**options`` stands for the other parameters of that function.
+Their parameter ``**options`` stands for the other parameters of the function in ``picstore``.
 """
 
 from __future__ import annotations
@@ -155,9 +155,10 @@ def view(dataset: Where, other: Where | None = None, *, open: bool = False, **op
 
 @contextlib.contextmanager
 def _ending_at_once() -> Iterator[None]:
-    """Let signals end the process at once while there is nothing to clean up.
+    """Let SIGINT and SIGTERM end the process immediately, while the process has nothing to clean up.
 
-    Some modules, such as numba, swallow exceptions while they are imported, which may include the signal's exception.
+    Handlers that raise an exception do not suffice, because some modules, such as numba, discard exceptions that are
+    raised during their import.
     """
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

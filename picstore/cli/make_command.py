@@ -1,7 +1,7 @@
-"""Commands built from functions: a verb's signature defines options, defaults and types, its docstring their help.
+"""Commands built from functions: a verb's signature defines the command's options, its docstring their help texts.
 
 ``picstore VERB`` calls ``picstore.VERB``, or the function of this name in ``command_functions.py`` if the command does
-more. Docstrings are read by four rules:
+more. Four rules convert docstrings to help texts:
 
 - The text before ``Args:`` describes the command, the text of an argument describes its option.
 - ``None for X`` at the end of an argument's text is shown as the default X.
@@ -26,11 +26,11 @@ from picstore.cli.print_result import print_result
 from picstore.errors import TooManyFailures
 from picstore.verbs import common_arguments
 
-# Parameters that are arguments of a command, with their names in the usage. All other parameters are options.
+# Names in the usage line of parameters that are positional arguments of a command; all other parameters are options.
 _ARGUMENTS = {"source": "SRC", "dataset": "DATASET", "other": "OTHER", "out": "DST", "shards": "SHARD"}
-# Names of options that are not named like their parameter, or have two names.
+# Names of options, by parameter, for parameters whose option has another name or several names.
 _NAMES = {"kind": ["--source"], "maps": ["--map"], "color": ["--color", "--colour"]}
-# Placeholder for an option's value in help, by parameter.
+# Placeholders for an option's value in the help text, each with the parameters that have it.
 _METAVARS = {
     "FILE": "synsets annotations classes ids plot state",
     "DIR": "root other_root inputs cache",
@@ -49,7 +49,7 @@ _METAVARS = {
     "[N]": "measure",
 }
 _METAVAR_OF = {name: metavar for metavar, names in _METAVARS.items() for name in names.split()}
-# Values of options that may be given without a value.
+# Values by parameter that an option has if the user gives the option without a value.
 _VALUE_IF_OMITTED = {"measure": 200}
 _OTHER_VERB = re.compile(r"\b(?:[Aa]s|see) :func:`picstore\.(\w+)`")
 _NONE_FOR = re.compile(r"(?:; |\. |^)None for (?:the )?(.+?)\.?$")
@@ -82,7 +82,7 @@ def load_verb(verb: str) -> Callable[..., Any]:
 
 
 def _functions(verb: str) -> list[Callable[..., Any]]:
-    """Return the function that a command calls, and also ``picstore.VERB`` if the function passes ``**options`` on."""
+    """Return the functions whose parameters a verb's command has, the function that it calls first."""
     own = getattr(command_functions, verb, None)
     if own is None:
         return [load_verb(verb)]
@@ -90,7 +90,7 @@ def _functions(verb: str) -> list[Callable[..., Any]]:
 
 
 def _parameters(functions: Sequence[Callable[..., Any]]) -> dict[str, Parameter]:
-    """Return a command's parameters by name; ``**options`` stands for the second function's keyword-only parameters."""
+    """Return a command's parameters by name, with those that ``**options`` stands for in place of ``**options``."""
     own = dict(inspect.signature(functions[0]).parameters)
     own.pop("options", None)
     passed = [each for of in functions[1:] for each in inspect.signature(of).parameters.values()]
@@ -98,7 +98,7 @@ def _parameters(functions: Sequence[Callable[..., Any]]) -> dict[str, Parameter]
 
 
 def _printing(function: Callable[..., Any], verb: str, *, shows_progress: bool) -> Callable[..., None]:
-    """Return a command's callback, which calls a function, prints the result, and exits with the result's exit code."""
+    """Return a command's callback, which calls ``function``, prints its result, and exits with the result's exit code."""
 
     def run(*, as_json: bool, quiet: bool = False, **given: Any) -> None:
         try:
@@ -121,7 +121,7 @@ def _printing(function: Callable[..., Any], verb: str, *, shows_progress: bool) 
 
 
 def _argument(parameter: Parameter, parameters: Mapping[str, Parameter]) -> str | None:
-    """Return the name of an argument in the usage and in help texts, or None if the parameter is an option."""
+    """Return a parameter's name in the usage line and help texts, or None if the parameter is an option."""
     name = _ARGUMENTS.get(parameter.name)
     return "OUT" if name == "DST" and "dataset" in parameters else name
 
@@ -137,7 +137,7 @@ def _option_names(parameter: Parameter) -> list[str]:
 
 
 def _make_option(parameter: Parameter, text: str) -> click.Option:
-    """Build the option of a parameter; ``text`` describes the parameter."""
+    """Build the option of a parameter; ``text`` is the parameter's description in the docstring."""
     names, kinds, default = _option_names(parameter), parameter.annotation.split(" | "), parameter.default
     given: dict[str, Any] = {"metavar": _METAVAR_OF.get(parameter.name)}
     none_for = _NONE_FOR.search(text)
@@ -166,7 +166,7 @@ def _make_option(parameter: Parameter, text: str) -> click.Option:
 
 
 def _value_type(kinds: list[str]) -> Any:
-    """Return the type of an option's value by the parameter's annotation; other types are strings that verbs parse."""
+    """Return the click type of an option's value from the types in the parameter's annotation, by default a string."""
     for kind in kinds:
         alias = getattr(common_arguments, kind, None)
         if choices := get_args(alias) or re.findall(r"'(\w+)'", kind):
@@ -177,7 +177,7 @@ def _value_type(kinds: list[str]) -> Any:
 
 
 def _fractions(text: str) -> tuple[float, ...]:
-    """Parse fractions of a split: ``0.9`` or ``0.8,0.1``."""
+    """Parse the fractions of a split, such as ``0.9`` or ``0.8,0.1``."""
     try:
         return tuple(map(float, text.split(",")))
     except ValueError as error:
@@ -185,14 +185,14 @@ def _fractions(text: str) -> tuple[float, ...]:
 
 
 def _text(functions: Sequence[Callable[..., Any]], argument: str = "") -> str:
-    """Return the text of an argument, or the description, in the first docstring that has it; follow references."""
+    """Return the text of ``argument``, or the description if it is "", from the first docstring that has the text."""
     text = next((found for each in functions if (found := _texts(each).get(argument))), "")
     other = _OTHER_VERB.search(text)
     return text if other is None else _text([load_verb(other[1])], argument)
 
 
 def _texts(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the texts of a docstring by argument, and the description under ``""``."""
+    """Split a docstring into a text for each argument, and the description under the name ``""``."""
     description, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
     texts = {"": description.partition("\n\nRaises:\n")[0]}
     for entry in re.split(r"\n(?=    \S)", rest.partition("\n\n")[0]):
@@ -202,7 +202,7 @@ def _texts(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def _for_shell(text: str, names: Mapping[str, str]) -> str:
-    """Convert a docstring's text for the command line, where parameters have other ``names``."""
+    """Replace parts of a docstring's text by their form on the command line; ``names`` maps parameters to options."""
     text = re.sub(r":func:`picstore\.(\w+)`", r"`picstore \1`", text)
 
     def plain(found: re.Match[str]) -> str:

@@ -1,6 +1,6 @@
 """Results of verbs as text for a terminal, or as JSON.
 
-Names and reasons may come from strangers' files, so their control characters are not sent to the terminal.
+Names and reasons may come from files of unknown origin, so their control characters are escaped.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
 
 _MOST_REASONS = 8
 _MOST_FORMATS = 10
-_MOST_DUPLICATES = 20  # greatest number of printed groups, and of printed duplicates of a group
+# Largest number of groups of near-duplicates to print, and of near-duplicates to print in a group.
+_MOST_DUPLICATES = 20
 _MOST_CLASSES = 4
-# A copy is recommended if an epoch of the copy reads less than this share of the bytes that an epoch reads now.
+# Print the advice to copy a dataset if an epoch would read less than this fraction of the bytes from a shuffled copy.
 _WORTH_COPYING = 0.8
 
 
 def echo(*lines: str, err: bool = False) -> None:
-    r"""Print lines; unprintable characters, and newlines within a line, appear as ``\x1b`` or ``\n``."""
+    r"""Print lines; unprintable characters, and newlines within a line, are printed as ``\x1b`` or ``\n``."""
     for line in lines:
         click.echo(visible(line), err=err)
 
 
 def print_result(result: results.Result, *, as_json: bool) -> None:
-    """Print a result, as one line of JSON in ASCII or as text."""
+    """Print the result of a verb as one line of JSON in ASCII, or as lines of text."""
     if as_json:
         click.echo(ascii_json(result.to_json()))
     else:
@@ -59,7 +60,7 @@ def _conversion(result: results.ConvertResult) -> Iterator[str]:
 
 
 def _outcome(outcome: dict[str, int]) -> str:
-    """Format an outcome as ``399 lossless, 1 reencoded, 0 failed; 43.0 MB of JPEGs from 43.3 MB, -0.7 %``."""
+    """Format a conversion's outcome, as in ``399 lossless, 1 reencoded, 0 failed; 43.0 MB of JPEGs from 43.3 MB, -0.7 %``."""
     indexed = outcome.get("indexed")
     known = ("indexed", "failed", "lost") if indexed else ("lossless", "reencoded", "failed", "lost", "duplicate")
     counts = ", ".join(f"{outcome[status]:,} {status}" for status in known if status in outcome)
@@ -72,7 +73,7 @@ def _outcome(outcome: dict[str, int]) -> str:
 
 
 def format_lines(formats: Iterable[results.FormatCount]) -> list[str]:
-    """Format a line for each of the most frequent formats, and a line for all others."""
+    """Format one line for each of the most frequent input formats, and one line for all other formats together."""
     rows = [(each.format, each.inputs, each.lossless, each.source_bytes, each.jpeg_bytes) for each in formats]
     rest = rows[_MOST_FORMATS:]
     if len(rest) > 1:
@@ -150,7 +151,7 @@ def _export(result: results.ExportResult) -> Iterator[str]:
 
 
 def _duplicates(result: results.DupesResult) -> Iterator[str]:
-    """Format the largest groups, ``id: duplicate (distance), …``, and the command that deletes the duplicates."""
+    """Format the largest groups, as ``id: duplicate (distance), …``, and the command that deletes the duplicates."""
     for group in sorted(result.groups, key=lambda group: -len(group.duplicates))[:_MOST_DUPLICATES]:
         shown = ", ".join(f"{each.id} ({each.distance})" for each in group.duplicates[:_MOST_DUPLICATES])
         more = len(group.duplicates) - _MOST_DUPLICATES
@@ -199,7 +200,7 @@ def _info(result: results.InfoResult) -> Iterator[str]:
 
 
 def _order(result: results.InfoResult) -> Iterator[str]:
-    """Format the statistics of the stored order, and the histograms."""
+    """Format the statistics of the stored order, and the histograms of the dataset."""
     from picstore.display.histograms import histogram_lines, sample_note
 
     if order := result.order:
@@ -230,7 +231,7 @@ def _bench(report: Report) -> Iterator[str]:
     yield report.verdict
 
 
-# Functions that format results, by class name, so that the result classes of other verbs are not imported.
+# Functions that format results, by name of the result class, so that classes of other verbs need not be imported.
 _LINES: dict[str, Callable[[Any], Iterator[str]]] = {
     "ConvertResult": _conversion,
     "QualityResult": _qualities,

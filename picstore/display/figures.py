@@ -1,6 +1,6 @@
 """Figures of matplotlib (the extra ``plot``): images with their annotations, histograms, and measured qualities.
 
-Figures open no window: a notebook shows the figure at the end of a cell, and ``savefig`` writes a figure to a file.
+Figures open no window: a notebook shows a figure that is the value of a cell, and ``savefig`` writes it to a file.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Figure
 
-_CELL = 1.9  # width in inches of the cell of a tile
-_TALLEST = 1.1  # largest ratio of a cell's height to its width
-_TITLE = 0.25  # inches above a row of images
-_MARGIN = 0.1  # inches around an image
-_MAX_TITLE = 28  # characters
+_CELL = 1.9  # Width of a tile's cell in inches.
+_TALLEST = 1.1  # Largest ratio of the height of a tile's cell to its width.
+_TITLE = 0.25  # Height of the title above a row of tiles, in inches.
+_MARGIN = 0.1  # Margin around a tile, in inches.
+_MAX_TITLE = 28  # Largest number of characters of a tile's title.
 _MAX_CLASSES = 24
 _BAR = "#1f6fb4"
 _COLORS = ("#f3c13a", "#3fc1c9", "#ff6b6b", "#7bd389", "#b892ff", "#ff9f5a", "#59a5ff", "#f78fb3")
 _TITLES = {"width": "width, pixels", "height": "height, pixels", "bytes": "bytes of the JPEG", "label": "class"}
 _QUALITY_COLORS = {"420": "#1f6fb4", "444": "#c8553d", "422": "#3f8f4f"}
 _SVG_SETTINGS: Any = {
-    "svg.fonttype": "none",  # write text as text, not as outlines
-    "svg.hashsalt": "picstore",  # fixed ids, for reproducible files
+    "svg.fonttype": "none",  # Write text as text rather than as outlines of letters.
+    "svg.hashsalt": "picstore",  # Fix the ids in SVG files, so that equal figures are equal files.
     "font.size": 9,
     "axes.grid": True,
     "grid.color": "#dddddd",
@@ -41,17 +41,18 @@ _SVG_SETTINGS: Any = {
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Image in a figure, with annotations to draw over it.
+    """Image in a figure, with annotations to draw on top.
 
     Attributes:
         pixels: uint8 (h, w, 3), at full or reduced size.
-        title: text above the image.
-        size: width and height of the full-size image, in whose pixels coordinates are; by default those of ``pixels``.
-        boxes: float64 (k, 4), left, top, right, bottom.
-        names: names of boxes, k strings or an empty sequence.
-        outlines: polygons, x and y of corners, float64 (p, 2).
-        points: keypoints, x and y, float64 (m, 2).
-        mask: integers (h, w), each drawn in its color; 0 is transparent.
+        title: text to print above the image.
+        size: width and height of the full-size image, whose pixels are the unit of the coordinates; by default those of
+            ``pixels``.
+        boxes: left, top, right and bottom of boxes, float64 (k, 4).
+        names: names of the k boxes, or an empty sequence.
+        outlines: polygons, each an array of the x and y of its corners, float64 (p, 2).
+        points: x and y of keypoints, float64 (m, 2).
+        mask: segmentation mask, integers (h, w); each value is drawn in a color of its own, and 0 is transparent.
     """
 
     pixels: U8
@@ -65,7 +66,7 @@ class Tile:
 
 
 def draw_tiles(tiles: Sequence[Tile], *, columns: int = 4, rows: Sequence[str] = ()) -> Figure:
-    """Draw images in rows, each row as high as its highest image; ``rows`` are names to write left of the rows."""
+    """Draw images in a grid of ``columns``; ``rows`` are names to write to the left of the grid's rows."""
     columns = max(1, min(columns, len(tiles)))
     listed = [tiles[k : k + columns] for k in range(0, len(tiles), columns)]
     heights = [max(min(_ratio(tile), _TALLEST) for tile in row) * _CELL for row in listed]
@@ -88,7 +89,7 @@ def draw_tiles(tiles: Sequence[Tile], *, columns: int = 4, rows: Sequence[str] =
 
 
 def draw_histograms(histograms: Mapping[str, Histogram], *, title: str) -> Figure:
-    """Draw bar charts: on the left histograms of named values, on the right histograms of numbers, stacked."""
+    """Draw histograms as bar charts: histograms of named values on the left, those of numbers stacked on the right."""
     named = [name for name, each in histograms.items() if not each.edges and each.counts]
     binned = [name for name, each in histograms.items() if each.edges]
     figure = _make_figure(9, 1 + 1.6 * max(1, len(binned)), layout="constrained")
@@ -116,8 +117,8 @@ def require_matplotlib() -> None:
 def draw_qualities(rows: Sequence[dict[str, Any]], *, title: str) -> bytes:
     """Draw PSNR and SSIM by mean bytes per image, as SVG: a line per chroma subsampling, a point per JPEG quality.
 
-    The axis of bytes is logarithmic, so that qualities are about evenly spaced, and equal ratios equal distances.
-    ``rows`` are ``QualityReport.rows``, at least one.
+    The axis of bytes is logarithmic, so that the qualities are about evenly spaced and equal ratios have equal
+    distances. ``rows`` is the non-empty result of ``QualityReport.rows``.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -160,7 +161,7 @@ def _make_figure(width: float, height: float, **options: Any) -> Figure:
         raise missing_extra("show and summary need matplotlib", "plot") from error
 
     class PngFigure(Figure):
-        """Figure that notebooks show as a PNG, with any backend of matplotlib."""
+        """Matplotlib figure that notebooks show as a PNG, whichever backend of matplotlib is selected."""
 
         def _repr_png_(self) -> bytes:
             out = io.BytesIO()
@@ -171,7 +172,7 @@ def _make_figure(width: float, height: float, **options: Any) -> Figure:
 
 
 def _ratio(tile: Tile) -> float:
-    """Return the ratio of an image's height to its width."""
+    """Return the ratio of the height to the width of a tile's image."""
     width, height = tile.size or (tile.pixels.shape[1], tile.pixels.shape[0])
     return height / width
 
@@ -199,7 +200,7 @@ def _draw_tile(axes: Axes, tile: Tile) -> None:
 
 
 def _colored(mask: Array) -> U8:
-    """Convert a mask to half-transparent colors, uint8 RGBA (h, w, 4)."""
+    """Convert a segmentation mask to half-transparent colors, uint8 RGBA (h, w, 4)."""
     palette = np.array([tuple(bytes.fromhex(color[1:])) for color in _COLORS], np.uint8)
     codes = mask.astype(np.int64)
     alpha = np.where(codes != 0, 128, 0).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Histograms of columns, with bins that stay while a filter changes, and bars as lines of text."""
+"""Histograms of a dataset's columns, whose bins do not change with a filter, and bars as lines of text."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ import numpy as np
 from picstore.arrays import F64, Array, Bools
 
 _BINS = 40
-# If the largest value is at least this many times the smallest, bins are evenly spaced on a logarithmic scale.
+# Bins are evenly spaced on a logarithmic scale if the largest value is at least this many times the smallest value.
 _WIDE = 12.0
-# Columns that ``summarize`` counts.
+# Names of the columns that ``summarize`` counts.
 SUMMARIZED = ("label", "width", "height", "bytes")
-_MAX_VALUES = 200  # largest number of named values to list, the most frequent ones
+_MAX_VALUES = 200  # Largest number of distinct values of a column to list, the most frequent values first.
 _TITLES = {"label": "images by class", "width": "by width", "height": "by height", "bytes": "by bytes of the JPEG"}
-_CLASSES = 12  # largest number of classes to print
-_WIDEST = 60  # largest width of a bar, in characters
-_NAME = 24  # largest number of characters of a name
+_CLASSES = 12  # Largest number of classes to print.
+_WIDEST = 60  # Largest width of a bar, in characters.
+_NAME = 24  # Largest number of characters of a value's name before the bar.
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts of the values of a column.
+    """Histogram of a column: counts of records by bin or by value.
 
     Attributes:
         name: name of the column.
-        edges: edges of the bins; a bin includes its lower edge, the last also its upper edge. Empty for named values.
-        values, names: counted values and their names; empty for bins.
-        counts: number of counted records by bin or value, such as those that a filter of the viewer leaves.
+        edges: edges of the bins; each bin includes its lower edge, the last bin also its upper edge. Empty if values
+            are counted.
+        values, names: counted values and their names; empty if the values are in bins.
+        counts: number of counted records by bin or value; in the viewer only of records that match the filter.
         totals: number of all records by bin or value.
         others: number of distinct values that ``values`` leaves out.
     """
@@ -49,12 +50,12 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Binned:
-    """Division of a column's values into bins, so that selections of records can be counted fast.
+    """Division of a column's values into bins, which makes counting any selection of records fast.
 
     Attributes:
-        numbers: (n,), index of each record's bin; −1 for no bin.
-        shown: indices of the bins to list, in the order of the histogram.
-        empty: the histogram to return, without counts.
+        numbers: index of each record's bin, integers (n,); −1 if the record has no bin.
+        shown: indices of the bins that the histogram lists, in its order.
+        empty: the histogram without its counts.
     """
 
     numbers: Array
@@ -62,13 +63,13 @@ class Binned:
     empty: Histogram
 
     def spread(self, marks: Bools) -> Binned:
-        """Return the bins of ``len(marks)`` records: the i-th marked record gets bin ``numbers[i]``, others no bin."""
+        """Return the bins of ``len(marks)`` records: the i-th marked record has bin ``numbers[i]``, others have none."""
         numbers = np.full(len(marks), -1, self.numbers.dtype)
         numbers[marks] = self.numbers
         return replace(self, numbers=numbers)
 
     def count(self, positions: Array | None = None, whole: Histogram | None = None) -> Histogram:
-        """Count the records at ``positions``, by default all; the totals are from ``whole``, which counts all."""
+        """Count the records at ``positions``, by default all; the totals are those of ``whole``, which counts all."""
         chosen = self.numbers if positions is None else self.numbers[positions]
         size = int(self.shown.max(initial=-1)) + 1
         counts = np.bincount(chosen[chosen >= 0], minlength=size)[self.shown]
@@ -77,7 +78,7 @@ class Binned:
 
 
 def bin_values(name: str, values: Array, names: Sequence[str] | None = None, *, bins: int = _BINS) -> Binned:
-    """Divide a column's values into at most ``bins`` bins; if ``names`` of values are given, into a bin per value."""
+    """Divide a column's values into at most ``bins`` bins, or into a bin per distinct value if ``names`` are given."""
     if names is not None:
         return _by_value(name, values, names)
     known = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), dtype=np.bool_)
@@ -89,7 +90,7 @@ def bin_values(name: str, values: Array, names: Sequence[str] | None = None, *, 
 
 
 def bin_edges(values: Array, bins: int = _BINS) -> F64:
-    """Return the edges of at most ``bins`` bins that hold all values; for integers, edges are integers."""
+    """Return the edges of at most ``bins`` bins that together cover all values; integers have integer edges."""
     if not len(values):
         return np.zeros(0)
     low, high = float(values.min()), float(values.max())
@@ -102,7 +103,7 @@ def bin_edges(values: Array, bins: int = _BINS) -> F64:
 
 
 def _by_value(name: str, values: Array, names: Sequence[str]) -> Binned:
-    """Return bins with one distinct value each; only the most frequent values are listed, in this order."""
+    """Return a bin for each distinct value; the histogram lists only the most frequent values, in descending order."""
     distinct, numbers, counts = np.unique(values, return_inverse=True, return_counts=True)
     order, counted = _most_frequent(name, distinct, counts, names)
     smallest = np.int16 if len(distinct) < 1 << 15 else np.int32
@@ -120,12 +121,12 @@ def _most_frequent(name: str, distinct: Array, counts: Array, names: Sequence[st
 
 
 def count_labels(labels: Array, counts: Array, classes: Sequence[str]) -> Histogram:
-    """Build the histogram of classes from distinct labels, (n,), and each label's number of records, (n,)."""
+    """Build the histogram of classes from distinct labels, (n,), and the number of records with each label, (n,)."""
     return _most_frequent("label", labels, counts, classes)[1]
 
 
 def summarize(columns: Mapping[str, Array], classes: Sequence[str], *, bins: int = _BINS) -> dict[str, Histogram]:
-    """Count records by class, width, height and bytes, from the columns SUMMARIZED."""
+    """Make histograms of the columns SUMMARIZED: class, width, height and bytes of the records."""
     return {
         "label": bin_values("label", columns["label"], classes).count(),
         **summarize_sizes(columns, bins=bins),
@@ -133,14 +134,14 @@ def summarize(columns: Mapping[str, Array], classes: Sequence[str], *, bins: int
 
 
 def summarize_sizes(columns: Mapping[str, Array], *, bins: int = _BINS) -> dict[str, Histogram]:
-    """Count records by width, height and bytes, from the columns of these names."""
+    """Make histograms of the columns ``width``, ``height`` and ``bytes``."""
     return {name: bin_values(name, columns[name], bins=bins).count() for name in ("width", "height", "bytes")}
 
 
 def histogram_lines(histograms: Mapping[str, Mapping[str, Any]], *, containers: int) -> Iterator[str]:
-    """Yield the lines that print the histograms of an ``InfoResult``: for each, a title and a line per bar.
+    """Yield the printed lines of an ``InfoResult``'s histograms: for each histogram a title, and a line per bar.
 
-    The title states the number of containers that a histogram covers, unless it covers all ``containers``.
+    The title states how many containers were counted, unless all ``containers`` of the dataset were.
     """
     for name, histogram in histograms.items():
         counts = histogram["counts"]
@@ -155,7 +156,7 @@ def histogram_lines(histograms: Mapping[str, Mapping[str, Any]], *, containers: 
 
 
 def sample_note(counted: int, containers: int) -> str:
-    """Return a note that only ``counted`` of all ``containers`` were counted; an empty string if all were."""
+    """Return a note that only ``counted`` of ``containers`` containers were counted, or an empty string if all were."""
     return "" if counted == containers else f", in a sample of {counted:,} of {containers:,} containers"
 
 

@@ -1,4 +1,4 @@
-"""HTML of objects in a notebook: a table of facts and thumbnails. All text is escaped."""
+"""HTML of objects in a notebook: a table of facts and thumbnails. All text in it is escaped."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from PIL import Image
 
 from picstore.arrays import U8
 
-_SIDE = 96  # longer side of a thumbnail, in pixels
+_SIDE = 96  # Longer side of a thumbnail, in pixels.
 _CELL = "padding: 2px 12px 2px 0; text-align: left; vertical-align: top"
-_MAX_TEXT = 300  # largest number of characters of a fact
+_MAX_TEXT = 300  # Largest number of characters of a fact's value.
 
 
 def format_facts(title: str, facts: Mapping[str, object], thumbnails: Iterable[tuple[U8, str]] = ()) -> str:
-    """Return the HTML of a title, a table of facts by name, and images with captions, in the notebook's own colors."""
+    """Return the HTML of a title, a table of named facts, and images with captions, in the notebook's colors."""
     rows = "".join(
         f'<tr><th style="{_CELL}; font-weight: normal; opacity: 0.65">{_shown(name)}</th>'
         f'<td style="{_CELL}">{_shown(value)}</td></tr>'

@@ -1,7 +1,7 @@
-"""Progress of a verb: a bar on a terminal, elsewhere a line a minute on stderr, or calls of a function, or nothing.
+"""Display of a verb's progress: a bar on a terminal, else a line a minute on stderr, or function calls, or nothing.
 
-Work reports to a :class:`Progress`, worker processes through a :data:`ProgressCallback`. Worker processes import this
-module, so rich is imported only for a bar.
+A verb reports its progress to a :class:`Progress`, worker processes report theirs to a :data:`ProgressCallback`. Worker
+processes import this module, so the library rich is imported only to draw a bar.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from picstore.display.terminal import ascii_json, say
 from picstore.results import ProgressReport
 
-INTERVAL = 60.0  # seconds between two lines of progress
-CALLBACK_INTERVAL = 0.1  # least seconds between two calls of the user's function within a stage
+INTERVAL = 60.0  # Seconds between two lines of progress.
+CALLBACK_INTERVAL = 0.1  # Smallest number of seconds between two calls of the user's function within a stage.
 
 
-# Function that is called with the number of items done since the previous call.
+# Function to call with the number of items that were completed since the previous call.
 ProgressCallback: TypeAlias = Callable[[int], None]
 
 
 class Progress(Protocol):
-    """Receiver of a verb's reports on its work: which stage begins, and how many of the stage's items are done."""
+    """Receiver of a verb's reports: which stage has begun, and how many of the stage's items are done."""
 
     def begin_stage(self, stage: str) -> None:
-        """Report that a stage begins, such as ``"rows"``; :meth:`set_total` follows if its items are counted."""
+        """Report that a stage has begun, such as ``"rows"``; :meth:`set_total` follows if the stage counts items."""
 
     def set_total(self, total: int, done: int) -> None:
-        """Report that the stage has ``total`` items, of which an earlier run has finished ``done``."""
+        """Report the number of the current stage's items, ``total``, and how many of them an earlier run has done."""
 
     def advance(self, count: int) -> None:
-        """Report that ``count`` more items of the stage are done."""
+        """Report that ``count`` more items of the current stage are done."""
 
 
 @runtime_checkable
 class Display(Progress, Protocol):
-    """Display of a verb's progress, and of remarks on the verb's input."""
+    """Display of a verb's progress, and of remarks on the input of the verb."""
 
     def remark(self, text: str) -> None:
-        """Show a remark on the verb's input, which does not stop the verb."""
+        """Show a remark on the verb's input; a remark does not stop the verb."""
 
 
 def begin_stage(progress: Progress | None, stage: str, total: int | None = None, done: int = 0) -> None:
-    """Report a stage that begins, and its number of items if that is known; do nothing if ``progress`` is None."""
+    """Report that a stage has begun, and its number of items if ``total`` is given; do nothing without ``progress``."""
     if progress is not None:
         progress.begin_stage(stage)
         if total is not None:
@@ -61,11 +61,11 @@ ProgressOption: TypeAlias = bool | Callable[[ProgressReport], object] | Display
 
 
 def open_display(verb: str, progress: ProgressOption, *, as_json: bool = False) -> AbstractContextManager[Display]:
-    """Open the display that the argument ``progress`` of a verb asks for.
+    """Open the display that the ``progress`` argument of a verb requests.
 
     Args:
-        progress: True for a bar or lines, False for nothing, a callback, or an open display.
-        as_json: whether to print lines as JSON.
+        progress: True for a bar or lines, False for no display, a function to call with reports, or a display.
+        as_json: whether to print each line as a JSON object.
     """
     if progress is True:
         return Bar(verb) if has_bar() else Lines(verb, as_json=as_json)
@@ -75,7 +75,7 @@ def open_display(verb: str, progress: ProgressOption, *, as_json: bool = False) 
 
 
 def has_bar() -> bool:
-    """Return whether a bar can be drawn: stderr is a terminal, or Python runs in a notebook."""
+    """Return whether a progress bar can be drawn, because stderr is a terminal or Python runs in a notebook."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -83,7 +83,7 @@ def has_bar() -> bool:
 
 
 class Silence:
-    """Display that shows no progress, and remarks on the input only if ``remarks`` is set."""
+    """Display that shows no progress, and shows remarks on the input only if ``remarks`` is true."""
 
     def __init__(self, *, remarks: bool = False) -> None:
         self._remarks = remarks
@@ -103,7 +103,7 @@ class Silence:
 
 
 class Bar:
-    """Bar with the stage, the number of items done and in total, the rate, and the time left."""
+    """Progress bar that shows the stage, items done and in total, images per second, time elapsed and time left."""
 
     def __init__(self, verb: str) -> None:
         from rich import progress
@@ -125,7 +125,7 @@ class Bar:
         self._progress.update(self._task, description=f"{self._verb}: {stage}")
 
     def set_total(self, total: int, done: int) -> None:
-        # Started only here, because compiling kernels, which comes before, shows a bar of its own.
+        # The bar starts only now, because the compilation of kernels, which comes first, shows a bar of its own.
         self._progress.start()
         self._progress.update(self._task, total=total, completed=done)
 
@@ -145,18 +145,18 @@ class Bar:
 
 
 class Meter:
-    """Counts and times of a verb and of its current stage.
+    """Measurement of a verb's progress: durations and numbers of items of the verb and of its current stage.
 
     Args:
-        clock: monotonic clock, in seconds.
+        clock: function that returns seconds of a monotonic clock.
     """
 
     def __init__(self, verb: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._verb, self._clock = verb, clock
         self._began = clock()
         self._stage = ""
-        self._since = self._began  # when the stage began
-        self._done = self._earlier = 0  # numbers of the stage's items: all that are done, and those of an earlier run
+        self._since = self._began  # Time when the stage began, in seconds of the clock.
+        self._done = self._earlier = 0  # Numbers of the stage's items that are done: in all runs, and in earlier runs.
         self._total: int | None = None
 
     def begin_stage(self, stage: str) -> None:
@@ -171,11 +171,11 @@ class Meter:
         self._done += count
 
     def is_complete(self) -> bool:
-        """Return whether all items of the stage are done."""
+        """Return whether all items of the current stage are done."""
         return self._done == self._total
 
     def report(self) -> ProgressReport:
-        """Return the stage's counts, rate and seconds left, and the verb's seconds so far; None for unknown values."""
+        """Return a report of the current stage and of the verb's duration; values that are not known are None."""
         now, made = self._clock(), self._done - self._earlier
         rate = made / (now - self._since) if made and now > self._since else None
         left = (self._total - self._done) / rate if rate and self._total is not None else None
@@ -191,7 +191,7 @@ class Meter:
 
 
 class Callback:
-    """Display that calls a function with a :class:`ProgressReport` at each change of the stage and regularly within it.
+    """Display that calls a function with a :class:`ProgressReport` when a stage changes, and repeatedly during a stage.
 
     An exception that the function raises ends the verb.
     """
@@ -214,7 +214,7 @@ class Callback:
             self._call()
 
     def remark(self, text: str) -> None:
-        pass  # Nothing to show: the verb's result includes the remark.
+        pass  # Do nothing, because the verb's result includes the remark.
 
     def _call(self) -> None:
         self._last = time.monotonic()
@@ -222,12 +222,12 @@ class Callback:
 
 
 class Lines:
-    """Display that prints a line when a stage begins, and further lines from its own thread.
+    """Display that prints a line on stderr when a stage begins, and lines at regular intervals from its own thread.
 
     Args:
-        as_json: whether to print the reports as JSON objects.
-        interval: seconds between lines; INTERVAL by default.
-        clock: monotonic clock, in seconds.
+        as_json: whether to print each report as a JSON object.
+        interval: seconds between two lines; INTERVAL by default.
+        clock: function that returns seconds of a monotonic clock.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class Lines:
     ) -> None:
         self._meter = Meter(verb, clock=clock)
         self._as_json, self._interval = as_json, INTERVAL if interval is None else interval
-        self._lock = threading.Lock()  # guards the meter
+        self._lock = threading.Lock()  # Lock that guards the meter.
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True)
 
@@ -262,7 +262,7 @@ class Lines:
 
     def _print(self) -> None:
         report = self._meter.report()
-        # Printing fails if stderr is a closed pipe, or a file on a full disk; the verb must go on.
+        # Printing fails if stderr is a closed pipe or a file on a full disk, but the verb must continue.
         with suppress(OSError):
             say(ascii_json(report.to_json()) if self._as_json else _line(report))
 
@@ -282,7 +282,7 @@ class Lines:
 
 
 def _line(report: ProgressReport) -> str:
-    """Format a report as ``picstore convert: rows, 120,000 of 1,281,000 images, 812 images/s, 24 min left``."""
+    """Format a report as in ``picstore convert: rows, 120,000 of 1,281,000 images, 812 images/s, 24 min left``."""
     parts = [report.stage]
     if report.total is not None:
         parts.append(f"{report.done:,} of {report.total:,} images")
@@ -294,7 +294,7 @@ def _line(report: ProgressReport) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Format seconds as ``45 s``, ``24 min`` or ``3 h 5 min``."""
+    """Format a duration in seconds as ``45 s``, ``24 min`` or ``3 h 5 min``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

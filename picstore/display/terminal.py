@@ -1,4 +1,4 @@
-"""Text for a terminal, with escapes for the control characters that names and messages of strangers may contain."""
+"""Text for a terminal; control characters in it are escaped, because names and messages may come from any file."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 
 def say(text: str) -> None:
-    """Print a line on stderr."""
+    """Print a line on stderr, with unprintable characters escaped."""
     print(visible(text), file=sys.stderr, flush=True)
 
 
 def ascii_json(value: Any) -> str:
-    """Serialize a value as one line of printable ASCII JSON."""
+    """Serialize a value as one line of JSON that consists of printable ASCII characters."""
     return json.dumps(value).replace("\x7f", "\\u007f")
 
 
 def visible(text: str) -> str:
-    """Escape characters that are not printable: control characters, marks of text direction, lone surrogates."""
+    """Escape characters that are not printable: control characters, marks of text direction, and lone surrogates."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
