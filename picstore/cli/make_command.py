@@ -98,7 +98,7 @@ def _parameters(functions: Sequence[Callable[..., Any]]) -> dict[str, Parameter]
 
 
 def _printing(function: Callable[..., Any], verb: str, *, shows_progress: bool) -> Callable[..., None]:
-    """Return a command's callback, which calls ``function``, prints its result, and exits with the result's exit code."""
+    """Return a command's callback, which calls ``function``, prints the result, and exits with its exit code."""
 
     def run(*, as_json: bool, quiet: bool = False, **given: Any) -> None:
         try:

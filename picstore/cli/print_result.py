@@ -60,7 +60,7 @@ def _conversion(result: results.ConvertResult) -> Iterator[str]:
 
 
 def _outcome(outcome: dict[str, int]) -> str:
-    """Format a conversion's outcome, as in ``399 lossless, 1 reencoded, 0 failed; 43.0 MB of JPEGs from 43.3 MB, -0.7 %``."""
+    """Format a conversion's outcome: ``399 lossless, 1 reencoded, 0 failed; 43.0 MB of JPEGs from 43.3 MB, -0.7 %``."""
     indexed = outcome.get("indexed")
     known = ("indexed", "failed", "lost") if indexed else ("lossless", "reencoded", "failed", "lost", "duplicate")
     counts = ", ".join(f"{outcome[status]:,} {status}" for status in known if status in outcome)
