@@ -1,1 +1,1 @@
-"""Internal: local web page that shows a dataset, images that transforms draw, and batches of a training."""
+"""Internal: local web page that shows a dataset, images that transforms draw, and batches of a training run."""

@@ -1,4 +1,4 @@
-"""Work in a thread that a page starts, polls and may cancel, one run at a time."""
+"""Work in a background thread that the page starts, polls and may cancel; only one run at a time is possible."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ IDLE, RUNNING, DONE, CANCELLED, FAILED = "idle", "running", "done", "cancelled",
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Progress of work in the background.
+    """Report on the progress of background work.
 
     Attributes:
-        total, done: numbers of records.
-        problem: the reason why the work failed.
+        total, done: number of records to process, and number of records processed.
+        problem: reason why the work failed, or an empty string.
     """
 
     state: str = IDLE
@@ -31,15 +31,15 @@ R = TypeVar("R", bound=Report)
 
 
 class _Cancelled(PicstoreError):
-    """The page has cancelled the work; this error ends the work's processes."""
+    """Error raised in the work when the page has cancelled it, which ends the processes of the work."""
 
 
 class Background(Generic[R]):
-    """Work with a report; the work gets this object as ``progress``, and threads may share it.
+    """Work that runs in a background thread and reports its progress to this object; threads may share the object.
 
     Args:
-        name: name of the work, for the message if the work is started twice.
-        idle: report before the first start.
+        name: name of the work, for the error message if it is started while it runs.
+        idle: report to show before the work is first started.
     """
 
     def __init__(self, name: str, idle: R) -> None:
@@ -50,12 +50,12 @@ class Background(Generic[R]):
 
     @property
     def report(self) -> R:
-        """Current report."""
+        """Current report on the work."""
         with self._lock:
             return self._report
 
     def begin(self, report: R, work: Callable[[], dict[str, Any]]) -> None:
-        """Run ``work``, which returns fields of the final report, in a thread; raise UsageError if work is running."""
+        """Run ``work`` in a thread; its result is fields of the final report. Raise UsageError if work is running."""
         with self._lock:
             if self._report.state == RUNNING:
                 raise UsageError(f"a {self._name} runs already; wait for its end, or use Cancel before another one")
@@ -64,18 +64,18 @@ class Background(Generic[R]):
         threading.Thread(target=self._run, args=(work,), daemon=True).start()
 
     def cancel(self) -> None:
-        """End the work soon, if it is running."""
+        """Cancel the work if it is running; the work ends when it next reports progress."""
         self._cancel.set()
 
     def begin_stage(self, stage: str) -> None:
-        """Do nothing; the work calls this when a stage begins."""
+        """Do nothing when the work reports that a stage begins, because the page does not show stages."""
 
     def set_total(self, total: int, done: int) -> None:
-        """Set the number of all records, and of those that are done; the work calls this."""
+        """Set the number of records to process and the number already processed; called by the work."""
         self._set(total=total, done=done)
 
     def advance(self, count: int) -> None:
-        """Count records that are done, or end the work if it is cancelled; the work calls this."""
+        """Add to the number of processed records, or end the work if it was cancelled; called by the work."""
         if self._cancel.is_set():
             raise _Cancelled("cancelled")
         self._set(done=self.report.done + count)

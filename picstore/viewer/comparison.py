@@ -1,4 +1,4 @@
-"""Answers about two datasets: differences, and the search for images that both datasets have."""
+"""Answers to requests of the page that compare two datasets, and the search for images that both datasets have."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from picstore.viewer.queries import Query
 from picstore.viewer.records import Records
 from picstore.viewer.session import Session
 
-_MAX_CLASSES = 1000  # classes in the list
-_MAX_PAIRS = 300  # pairs of images on the page
+_MAX_CLASSES = 1000  # Largest number of classes in an answer.
+_MAX_PAIRS = 300  # Largest number of pairs of images in an answer.
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Image that both datasets have: its two positions and classes, and the number of hash bits that differ."""
+    """Image that both datasets have: its position and class name in each, and the number of hash bits that differ."""
 
     position: int
     other_position: int
@@ -35,12 +35,12 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Report(background.Report):
-    """Progress of a search, and its result.
+    """Progress and result of the search for images that both datasets have.
 
     Attributes:
         shared, repeated, other_repeated: see :class:`picstore.results.SharedImages`.
-        differing: number of shared images whose class names differ.
-        pairs: at most 300 pairs, sorted: pairs of different classes first, then by distance.
+        differing: number of shared images whose class names in the two datasets differ.
+        pairs: at most 300 pairs of images: first pairs whose classes differ, then by increasing distance.
     """
 
     shared: int = 0
@@ -51,7 +51,7 @@ class Report(background.Report):
 
 
 class Comparison(Background[Report]):
-    """Two datasets, and the search for images that both have; threads may share this object."""
+    """Two datasets to compare, and the search for images that both have; threads may share this object."""
 
     def __init__(self, one: Records, other: Records) -> None:
         super().__init__("search", Report())
@@ -59,12 +59,12 @@ class Comparison(Background[Report]):
 
     @property
     def datasets(self) -> tuple[Dataset, Dataset]:
-        """Both datasets."""
+        """First and second dataset."""
         one, other = self._sides
         return one.dataset, other.dataset
 
     def classes(self) -> dict[str, Any]:
-        """Return the 1,000 classes whose shares of the datasets differ most, and numbers of classes in one or both."""
+        """Return the 1,000 classes whose fractions of the two datasets differ most, and numbers of common classes."""
         one, other = self.datasets
         counted = [each for each in compare_classes(one, other) if each.images or each.other_images]
 
@@ -83,19 +83,19 @@ class Comparison(Background[Report]):
         }
 
     def sizes(self) -> list[dict[str, Any]]:
-        """Return the distributions of image sizes, bytes and chroma sampling in both datasets."""
+        """Return the distributions of image width, height, bytes and chroma sampling in both datasets."""
         return [asdict(each) for each in compare_sizes(*self.datasets)]
 
     def quality(self) -> dict[str, Any]:
-        """Return the number of sampled images by JPEG quality, in both datasets."""
+        """Return for both datasets the number of sampled images by JPEG quality."""
         return asdict(compare_qualities(*self.datasets))
 
     def start(self, *, distance: int) -> None:
-        """Begin to search for shared images in a thread; raise UsageError if a search is running."""
+        """Begin to search in a thread for images that both datasets have; raise UsageError if a search is running."""
         self.begin(Report(), lambda: self._search(distance))
 
     def set_total(self, total: int, done: int) -> None:
-        """Do nothing, because the number of records of both datasets is known."""
+        """Do nothing, because the number of records to process is that of both datasets, which is already set."""
 
     def _search(self, distance: int) -> dict[str, Any]:
         total = sum(map(len, self.datasets))
@@ -137,14 +137,14 @@ def _comparison(session: Session) -> Comparison:
 
 
 def start_search(session: Session, query: Query) -> Any:
-    """Begin to search for images that both datasets have; return the search's report."""
+    """Begin to search for images that both datasets have; return the report on the search."""
     search = _comparison(session)
     search.start(distance=query.integer("distance", DEFAULT_DISTANCE, most=MAX_DISTANCE))
     return search.report
 
 
 def cancel_search(session: Session, _: Query) -> Any:
-    """End the search for images that both datasets have; return the search's report."""
+    """Cancel the search for images that both datasets have; return the report on the search."""
     search = _comparison(session)
     search.cancel()
     return search.report

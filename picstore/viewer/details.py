@@ -1,4 +1,4 @@
-"""Answers about the whole dataset, and about an image: tiles, annotations, bytes and pictures."""
+"""Answers to requests of the page about the whole dataset, and about one image: tiles, annotations, bytes, pictures."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from picstore.viewer.images import Picture
 from picstore.viewer.queries import Query
 from picstore.viewer.session import Session
 
-_MAX_THUMBNAIL = 2048  # pixels of the longer side
-_MAX_EXTRA = 100_000  # characters shown of an extra
-_MAX_DRAWN = 2000  # objects drawn in an image
+_MAX_THUMBNAIL = 2048  # Largest number of pixels on the longer side of a thumbnail.
+_MAX_EXTRA = 100_000  # Largest number of characters to show of a record's extra.
+_MAX_DRAWN = 2000  # Largest number of objects to draw on an image.
 
 
 def answer_dataset(session: Session, _: Query) -> dict[str, Any]:
-    """Return facts of the dataset from its manifest."""
+    """Return facts about the dataset, most of them from its manifest."""
     dataset = session.dataset
     manifest = dataset.manifest
     edits = () if manifest.edits is None else manifest.edits.columns
@@ -34,7 +34,7 @@ def answer_dataset(session: Session, _: Query) -> dict[str, Any]:
         "path": str(dataset.path),
         "uuid": dataset.uuid,
         "images": len(dataset),
-        # Includes deleted records, and records outside of the selection.
+        # Number of all stored records, including deleted records and records outside of the selection.
         "stored": manifest.images,
         "deleted": len(dataset.live.deleted),
         "bytes": manifest.bytes,
@@ -46,7 +46,7 @@ def answer_dataset(session: Session, _: Query) -> dict[str, Any]:
         "numbers": ["width", "height", "bytes", *(entry.name for entry in edits if entry.kind == "numbers")],
         "attachments": list(manifest.attachments),
         "encode": manifest.encode,
-        # Number of inputs by outcome of the conversion.
+        # Number of inputs by status, from the conversion that made the dataset.
         "outcome": outcome if isinstance(outcome, dict) else {},
         "shuffled": bool(manifest.shuffle),
         "references": "" if manifest.references is None else manifest.references.root,
@@ -56,7 +56,7 @@ def answer_dataset(session: Session, _: Query) -> dict[str, Any]:
 
 
 def answer_image(session: Session, query: Query) -> dict[str, Any]:
-    """Return all facts of an image except its pixels; ``problem`` is the reason why its objects cannot be drawn."""
+    """Return all facts about an image except its pixels; ``problem`` is the reason why its objects cannot be drawn."""
     dataset, position = session.dataset, session.position(query)
     record = dataset[position]
     info = record.info
@@ -85,7 +85,7 @@ def answer_image(session: Session, query: Query) -> dict[str, Any]:
 
 
 def tiles_of(record: Record) -> dict[str, Any] | None:
-    """Return the grid of restart tiles, and the bytes of each tile, row by row; None if the tiles form no grid."""
+    """Return the grid of a JPEG's restart tiles, and the bytes of each tile in row order; None if they form no grid."""
     info = record.info
     mcu_width, mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)]
     if not info.restart_interval or not mcu_width or not len(info.segments):
@@ -100,11 +100,12 @@ def tiles_of(record: Record) -> dict[str, Any] | None:
 
 
 def find_place(dataset: Dataset, position: int) -> dict[str, Any]:
-    """Return the place of a record from the indexes, without reading the record.
+    """Return where a record is stored, from tables of the dataset and without reading the record's image.
 
     Returns:
-        File, offset, size and CRC-32C of the image; index of the container in stored order, and of the record in the
-        container; all containers of the file and all images of the container by offset, the record's marked ``chosen``.
+        File, offset, size and CRC-32C of the image; number of the container in the dataset, and of the record in the
+        container; all containers of the file and all images of the container, sorted by offset, with ``chosen`` true
+        for those of the record.
     """
     (number,), (k,) = (each.tolist() for each in dataset.live.find(np.array([position])))
     container = dataset.containers.index(number)
@@ -135,7 +136,7 @@ def _byte_range(name: str, offset: int, size: int, *, chosen: bool) -> dict[str,
 
 
 def drawn_objects(objects: Objects) -> dict[str, Any]:
-    """Return boxes, labels, outlines and keypoints of the first 2,000 objects as lists."""
+    """Return the boxes, labels, polygons and keypoints of the first 2,000 objects as lists."""
     drawn: dict[str, Any] = {"count": objects.count}
     for name in ("boxes", "labels"):
         values = getattr(objects, name)
@@ -149,20 +150,20 @@ def drawn_objects(objects: Objects) -> dict[str, Any]:
 
 
 def _open(session: Session, query: Query) -> tuple[Record, str]:
-    """Return a request's record; and the file's name, to tell its format, if the image is not an upright JPEG."""
+    """Return the record that a request names, and the image file's name if the image is not an upright JPEG, or ""."""
     position = session.position(query)
     record = session.dataset[position]
     return record, find_place(session.dataset, position)["file"] if record.info.foreign else ""
 
 
 def answer_thumbnail(session: Session, query: Query) -> Picture:
-    """Return a small picture of an image."""
+    """Return a reduced picture of the requested image."""
     size = query.integer("size", 256, least=16, most=_MAX_THUMBNAIL)
     return images.thumbnail(*_open(session, query), size)
 
 
 def answer_attachment(session: Session, query: Query) -> Picture:
-    """Return an attachment of an image as an image file that browsers show."""
+    """Return an attachment of the requested image as an image file that browsers can show."""
     record = session.dataset[session.position(query)]
     name = query.text("name")
     if name not in record.attachments:

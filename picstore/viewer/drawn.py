@@ -1,4 +1,4 @@
-"""Images that transforms draw, for a recipe or for a training's batch, as the page shows them."""
+"""Images that random transforms draw, for a recipe or for a batch of a training run, as the page shows them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from picstore.train.single_batch import make_images, read_records
 from picstore.train.transforms.transform_plan import plan_transforms
 
 MAX_DRAWS = 64
-# A recipe of a training, because the first recipe in the list is for evaluation, which draws nothing at random.
+# Recipe to show first, which is for training; the first recipe in the list is for evaluation and draws nothing at
+# random.
 DEFAULT_RECIPE = "torchvision_resnet50_v2"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """Images as :func:`draw_views` describes them; pixels of each, uint8 (height, width, 3); facts common to all."""
+    """Drawn images: a description of each (:func:`draw_views`), pixels of each, uint8 (h, w, 3), and common facts."""
 
     images: list[dict[str, Any]]
     pixels: list[U8]
@@ -38,12 +39,12 @@ class Drawn:
 def draw_views(
     images: Any, host: HostBatch, params: Sequence[TransformParams], output: OutputSpec, *, slots: Sequence[int]
 ) -> Drawn:
-    """Describe the images of some slots of a batch, by group, view and slot.
+    """Describe the images of some records of a batch, sorted by slot (number of the record), group and view.
 
     Args:
-        images: arrays (3, H, W), normalized or not, by group, view and slot.
-        host: the batch.
-        slots: slots to describe, with all their views.
+        images: arrays (3, H, W), normalized or not, nested by group of views, view and slot.
+        host: the batch, which holds ids and labels of the records.
+        slots: slots whose images to describe, in all their views.
     """
     made, pixels = [], []
     for slot in slots:
@@ -55,7 +56,8 @@ def draw_views(
                 width, height = geometry.size[row].tolist()
                 made.append(
                     {
-                        # Name of the group of views, "" for a list of transforms, and index of the view in the group.
+                        # Name of the group of views, which is "" if the transforms are a list, and number of the view
+                        # in the group.
                         "group": group.name,
                         "view": view,
                         "slot": slot,
@@ -63,7 +65,7 @@ def draw_views(
                         "label": int(host.labels[slot]),
                         "width": width,
                         "height": height,
-                        # Corners of the region that was cropped, in pixels of the record's image.
+                        # Corners of the cropped region, in pixels of the record's stored image.
                         "frame": np.round(geometry.corners(row), 2).tolist(),
                         "parameters": [*geometry.describe(row), *param.program.describe(row)],
                         "source_size": geometry.source_size[row].tolist(),
@@ -73,7 +75,7 @@ def draw_views(
 
 
 def to_levels(image: Array, params: TransformParams, row: int) -> U8:
-    """Undo the normalization of an image (3, H, W); return uint8 levels (H, W, 3)."""
+    """Undo the normalization of an image (3, H, W) of a batch; return its levels, uint8 (H, W, 3)."""
     image = image.transpose(1, 2, 0)
     if image.dtype == np.uint8:
         return np.ascontiguousarray(image)
@@ -84,7 +86,7 @@ def to_levels(image: Array, params: TransformParams, row: int) -> U8:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Named list of transforms, and the loader options in the recipe's file."""
+    """Named list of transforms, with the loader options that the recipe's file holds."""
 
     name: str
     transform: Any
@@ -92,13 +94,13 @@ class Recipe:
 
     @classmethod
     def find(cls, given: str) -> Recipe:
-        """Return a recipe by name, or a file's first list of transforms; raise UsageError if there is none."""
+        """Return the recipe of a name, or the first list of transforms in a TOML file; raise UsageError if missing."""
         lists, options = recipes.find_recipe(given)
         return cls(given, lists[0], options)
 
     @cached_property
     def steps(self) -> list[str]:
-        """Names of the transforms, one string for each group of views."""
+        """Names of the transforms, joined to one string for each group of views."""
         groups = getattr(self.transform, "groups", {"": (1, self.transform)})
         named = []
         for name, (count, transforms) in groups.items():
@@ -108,7 +110,7 @@ class Recipe:
 
 
 def offered_recipes(given: str | None) -> list[dict[str, str]]:
-    """List the recipe of ``--recipe``, if any, and all named recipes, with the first paragraph of each docstring."""
+    """Return the recipe given by ``--recipe``, if any, and all named recipes, each with a description."""
     first = {} if given is None else {given: "The recipe of --recipe."}
     named = {
         name: " ".join((made.__doc__ or "").partition("\n\n")[0].replace("``", "").split())
@@ -118,9 +120,9 @@ def offered_recipes(given: str | None) -> list[dict[str, str]]:
 
 
 def draw_epochs(dataset: Dataset, recipe: Recipe, position: int, *, seed: int, epochs: Sequence[int]) -> Drawn:
-    """Draw the images that a loader with the same seed draws from a record in each epoch.
+    """Draw the images that a loader with this seed makes from one record in each of several epochs.
 
-    Steps that take whole batches, such as MixUp, are left out. Raise UsageError if a transform refuses the image, and
+    Transforms of whole batches, such as MixUp, are left out. Raise UsageError if a transform rejects the image, and
     Damage if the image is damaged.
     """
     targets = tuple(recipe.options.get("targets", ()))

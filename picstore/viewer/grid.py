@@ -1,4 +1,4 @@
-"""Answers for the page's grid: items of records, histograms, and the search for an id."""
+"""Answers to requests of the page's grid of images: items for records, histograms, and the search for an id."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from picstore.storage.format.layout import FOREIGN, SAMPLINGS
 from picstore.viewer.queries import Query, parse_filter
 from picstore.viewer.session import Session
 
-_MAX_PAGE = 1000  # records in an answer
-_MAX_TEXT = 300  # characters shown of an extra or value
-_MAX_NUMBERS = 8  # elements shown of an array
+_MAX_PAGE = 1000  # Largest number of records in an answer.
+_MAX_TEXT = 300  # Largest number of characters to show of an extra or of a column's value.
+_MAX_NUMBERS = 8  # Largest number of elements to show of an array.
 
 
-# A record in the grid. ``damage`` is the reason why the record has no picture; empty if the record is sound.
+# Description of a record in the grid. ``damage`` is the reason why the record has no picture, or an empty string.
 Item: TypeAlias = dict[str, Any]
 _UNKNOWN: Item = {"id": "", "label": -1, "width": 0, "height": 0, "bytes": 0, "sampling": "", "foreign": False}
 _UNKNOWN |= {"extra": "", "columns": {}}
 
 
 def read_items(dataset: Dataset, positions: I64) -> list[Item]:
-    """Return the items of records; read the tables of each container once, and no images."""
+    """Return the items of the records at ``positions``, from each container's tables and without reading images."""
     containers, within = dataset.live.find(positions)
     items: dict[int, Item] = {}
     for number in np.unique(containers).tolist():
@@ -40,7 +40,7 @@ def read_items(dataset: Dataset, positions: I64) -> list[Item]:
 
 
 def _items_of(dataset: Dataset, number: int, pairs: list[tuple[int, int]]) -> Iterator[Item]:
-    """Yield the items of a container's records, given as pairs: position, and index in the container."""
+    """Yield the items of a container's records; a pair is a record's position and its number in the container."""
     try:
         container = dataset.containers.index(number)
     except (Damage, NotADataset) as error:
@@ -61,7 +61,7 @@ def _item_of(dataset: Dataset, container: Container, position: int, k: int) -> I
         extra = f"damaged: {error.what}"
     return {
         "position": position,
-        # A string, because JavaScript's numbers have only 53 bits.
+        # The id is a string, because a number in JavaScript holds only integers of up to 53 bits exactly.
         "id": str(id_),
         "label": int(dataset.labels(entry["id"].reshape(1), entry["label"].reshape(1))[0]),
         "width": int(entry["width"]),
@@ -76,14 +76,14 @@ def _item_of(dataset: Dataset, container: Container, position: int, k: int) -> I
 
 
 def column_values(dataset: Dataset, id_: int, limit: int = _MAX_TEXT) -> dict[str, Any]:
-    """Return a record's column values except the label, as JSON, by column name; missing values are left out."""
+    """Return a record's values in all columns except the label, as JSON by column name; missing values are left out."""
     names = [name for name in dataset.columns if name != LABEL]
     values = {name: dataset.column(name).get(id_) for name in names}
     return {name: plain(value, limit) for name, value in values.items() if value is not None}
 
 
 def plain(value: Any, limit: int = _MAX_TEXT) -> Any:
-    """Convert a column's value to JSON: long values are cut off, and numbers that JSON lacks (NaN) become strings."""
+    """Convert a column's value to JSON: cut off long values; write NaN and infinity, which JSON lacks, as strings."""
     if isinstance(value, str):
         return shortened(value, limit)
     array: Array = np.asarray(value)
@@ -95,12 +95,12 @@ def plain(value: Any, limit: int = _MAX_TEXT) -> Any:
 
 
 def shortened(text: str, limit: int = _MAX_TEXT) -> str:
-    """Cut a string off after ``limit`` characters."""
+    """Shorten a string to ``limit`` characters, the last of which is an ellipsis."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def answer_records(session: Session, query: Query) -> dict[str, Any]:
-    """Return the number of records that match a filter, and the items of some of these records."""
+    """Return the number of records that match the requested filter, and the items of a range of these records."""
     chosen = parse_filter(query.text("filter"))
     count = query.integer("count", 100, least=1, most=_MAX_PAGE)
     positions = session.records.positions(chosen, query.integer("start", 0), count, query.gone)
@@ -109,12 +109,12 @@ def answer_records(session: Session, query: Query) -> dict[str, Any]:
 
 
 def answer_histograms(session: Session, query: Query) -> Any:
-    """Return histograms of all records, and of the records that match a filter."""
+    """Return histograms of all records, and of the records that match the requested filter."""
     return session.records.histograms(parse_filter(query.text("filter")), query.gone)
 
 
 def answer_find(session: Session, query: Query) -> dict[str, int]:
-    """Return the position of the record with an id."""
+    """Return the position of the record with the requested id."""
     return {"position": session.records.position_of(query.integer("id", most=(1 << 64) - 1))}
 
 

@@ -1,4 +1,4 @@
-"""Answers about a dataset's health: files and containers, and the verification in the background."""
+"""Answers to requests about a dataset's health: its files and containers, and its verification in the background."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MAX_FILES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Report(background.Report):
-    """Progress of a verification, and its result.
+    """Progress and result of a verification.
 
     Attributes:
-        verified: uuid of the dataset's version that was read.
+        verified: UUID of the version of the dataset that was verified.
     """
 
     decode: bool = False
@@ -37,14 +37,14 @@ class Report(background.Report):
 
 
 class Verification(Background[Report]):
-    """Verification of a dataset; threads may share this object."""
+    """Verification of a dataset in the background; threads may share this object."""
 
     def __init__(self, dataset: Dataset) -> None:
         super().__init__("verification", Report())
         self._dataset = dataset
 
     def start(self, *, decode: bool) -> None:
-        """Begin to verify in a thread; raise UsageError if a verification is running, or datasets are joined."""
+        """Begin to verify in a thread; raise UsageError if a verification is running or if datasets are joined."""
         path = self._dataset.path
         if not isinstance(path, Location):
             raise UsageError(f"{path} are several datasets that are read as one; verify each with `picstore verify`")
@@ -64,7 +64,7 @@ class Verification(Background[Report]):
 
 
 def answer_map(session: Session, _: Query) -> dict[str, Any]:
-    """Return the dataset's files in order, the number of files left out, and whether inputs can be shown."""
+    """Return the dataset's first 20,000 files, the number of further files, and whether inputs can be shown."""
     rows, entries = session.dataset.rows, session.dataset.manifest.files
     keys, counts = np.unique(rows["stream"].astype(np.int64) << 32 | rows["file"], return_counts=True)
     containers = dict(zip(keys.tolist(), counts.tolist(), strict=True))
@@ -84,7 +84,7 @@ def answer_map(session: Session, _: Query) -> dict[str, Any]:
 
 
 def answer_file(session: Session, query: Query) -> list[dict[str, int]]:
-    """Return a file's containers in order: number, offset, size, records, and the position of the first live record."""
+    """Return the containers of the requested file in stored order, each with the position of its first live record."""
     rows, live = session.dataset.rows, session.dataset.live
     stream, file = query.integer("stream"), query.integer("file")
     mine = np.flatnonzero((rows["stream"] == stream) & (rows["file"] == file))
@@ -106,18 +106,18 @@ def _verification(session: Session) -> Verification:
 
 
 def answer_verification(session: Session, _: Query) -> Any:
-    """Return the report of the verification."""
+    """Return the report on the verification."""
     return _verification(session).report
 
 
 def start_verification(session: Session, query: Query) -> Any:
-    """Begin to verify the dataset; return the verification's report."""
+    """Begin to verify the dataset; return the report on the verification."""
     _verification(session).start(decode=query.text("decode") == "true")
     return _verification(session).report
 
 
 def cancel_verification(session: Session, _: Query) -> Any:
-    """End the verification; return its report."""
+    """Cancel the verification; return the report on the verification."""
     _verification(session).cancel()
     return _verification(session).report
 

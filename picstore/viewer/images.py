@@ -1,4 +1,4 @@
-"""Pictures for the page: thumbnails, whole images, crops from compressed bytes, and attachments."""
+"""Pictures for the page: thumbnails, whole images, crops decoded from part of a JPEG, and attachments."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ from picstore.storage.format.record import Record
 
 JPEG, PNG = "image/jpeg", "image/png"
 _QUALITY = 85
-# An image of at most this many times the requested size is sent as it is stored.
+# An image is sent as it is stored if its longer side is at most this many times the requested side.
 _SEND_AS_STORED_UP_TO = 2
-# Pixels that may be decoded at a time: 0.2 GB as RGB.
+# Largest number of pixels to decode at the same time, which as RGB take 0.2 GB.
 _MAX_PIXELS = 1 << 26
-_MAX_CROP = 1 << 22  # pixels; larger crops are reduced
-# Turns of hue from one mask value to the next, the golden ratio, so that neighboring values differ much.
+_MAX_CROP = 1 << 22  # Number of pixels above which a crop is reduced in size.
+# Difference in hue, in turns, between two consecutive values of a mask: the golden ratio makes their colors differ
+# much.
 _PHI = 0.618034
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Image file that a browser can show."""
+    """Image file that browsers can show: its media type and bytes."""
 
     media_type: str
     data: bytes
 
 
 class _Budget:
-    """Number of pixels that may be decoded at a time; limited because a browser requests six pictures at once."""
+    """Limit of the pixels that are decoded at the same time, because a browser requests six pictures at once."""
 
     def __init__(self, pixels: int) -> None:
         self._left = pixels
@@ -54,7 +55,7 @@ class _Budget:
 
     @contextlib.contextmanager
     def take(self, pixels: int) -> Iterator[None]:
-        """Wait until ``pixels`` more may be decoded; raise ImageError if an image alone has more than the budget."""
+        """Wait until ``pixels`` more pixels may be decoded; raise ImageError if that number alone exceeds the limit."""
         if pixels > _MAX_PIXELS:
             raise ImageError(f"{pixels:,} pixels; the page decodes at most {_MAX_PIXELS:,} for a picture")
         with self._changed:
@@ -72,9 +73,10 @@ _decoding = _Budget(_MAX_PIXELS)
 
 
 def thumbnail(record: Record, name: str, size: int) -> Picture:
-    """Return a small picture of a record, with at least ``size`` pixels on the longer side if the image has as many.
+    """Return a reduced picture of an image, with at least ``size`` pixels on the longer side if the image has them.
 
-    A JPEG is decoded at 1/8, 1/4 or 1/2 of its size. Raise ImageError if the image does not decode or is too large.
+    A large JPEG is decoded at 1/8, 1/4 or 1/2 of its size. Raise ImageError if the image does not decode or is too
+    large.
 
     Args:
         name: name of the image's file, if the image is not an upright JPEG.
@@ -90,12 +92,12 @@ def thumbnail(record: Record, name: str, size: int) -> Picture:
 
 
 def whole(record: Record, name: str) -> Picture:
-    """Return the stored JPEG, or a file of another format as PNG; raise ImageError if it cannot be decoded."""
+    """Return the stored JPEG, or an image in another format as PNG; raise ImageError if decoding it fails."""
     return _encode(_decode_foreign(record, name), PNG) if record.info.foreign else Picture(JPEG, bytes(record.jpeg))
 
 
 def crop(record: Record, name: str, box: Box) -> Picture:
-    """Decode only the tiles under a box of an image, and return the box as PNG, reduced in size if it is large.
+    """Decode only the tiles that a box of an image touches, and return the box as PNG, reduced in size if large.
 
     Raises:
         UsageError: the box is empty or not within the image.
@@ -111,11 +113,11 @@ def crop(record: Record, name: str, box: Box) -> Picture:
 
 
 def measure_cut(record: Record, box: Box) -> dict[str, Any]:
-    """Cut a box out of an image's bytes and measure the result; errors are those of :func:`crop`.
+    """Cut a box out of a JPEG without decoding, and return sizes of the result; errors are those of :func:`crop`.
 
     Returns:
-        ``bytes`` of the cut, and ``of``, the bytes of the JPEG; ``tiles`` in the cut, and ``of_tiles`` in the image;
-        ``rect``: left, top, width and height of the cut, in pixels of the image.
+        Sizes in bytes of the cut JPEG (``bytes``) and of the whole JPEG (``of``); numbers of restart tiles in both
+        (``tiles``, ``of_tiles``); and ``rect``, the left, top, width and height of the cut in pixels of the image.
     """
     stream, (x, y) = picstore.cut(record.jpeg, _checked_box(record, box))
     header = parse_header(stream)
@@ -134,7 +136,7 @@ def _checked_box(record: Record, box: Box) -> Box:
 
 
 def attachment(record: Record, name: str) -> Picture:
-    """Return an attachment as an image file: a JPEG unchanged, a mask with a color for each value except transparent 0.
+    """Return an attachment as an image file: a JPEG unchanged, or a mask as a PNG with a color for each value but 0.
 
     Raise ImageError if the attachment is not an image.
     """
@@ -151,9 +153,9 @@ def attachment(record: Record, name: str) -> Picture:
 
 
 def mask_colors(values: Array) -> U8:
-    """Give each value of a mask, (height, width), a color: uint8 (height, width, 4), with 0 transparent."""
+    """Color each value of a mask, (height, width); return RGBA, uint8 (height, width, 4), in which 0 is transparent."""
     if values.dtype == np.uint8:
-        # A table of all values takes 4 bytes a pixel; the search for distinct values takes 40.
+        # A table of 256 colors needs 4 bytes a pixel of memory; a search for the distinct values needs 40.
         distinct, number = np.arange(256), values
     else:
         distinct, number = np.unique(values, return_inverse=True)
@@ -167,7 +169,7 @@ def mask_colors(values: Array) -> U8:
 
 
 def encode_pixels(pixels: U8) -> Picture:
-    """Encode RGB as PNG, without loss."""
+    """Encode an RGB image as PNG."""
     return _encode(pixels, PNG)
 
 
@@ -179,10 +181,10 @@ def _encode(pixels: U8, media_type: str = JPEG) -> Picture:
 
 
 def _decode_foreign(record: Record, name: str, resize: Size | None = None) -> U8:
-    """Decode a file of an index that is not an upright JPEG, as ``picstore convert`` does.
+    """Decode an image of an index that is not an upright JPEG, as ``picstore convert`` decodes it.
 
-    A separate process decodes, because some decoders hold the GIL, which requests and signals need. Raise ImageError if
-    the file does not decode or is too large.
+    A separate process decodes it, because some decoders hold the GIL, which other requests and signal handlers need.
+    Raise ImageError if the image cannot be decoded or is too large.
     """
     pixels = record.width * record.height
     with _decoding.take(pixels):

@@ -1,4 +1,4 @@
-"""Answers about the ledger of a conversion: inputs by status and reason, with examples, and pictures that failed."""
+"""Answers to requests about the ledger of a conversion: inputs by status and reason, examples, and failed pictures."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from picstore.viewer.images import Picture
 from picstore.viewer.queries import Query
 from picstore.viewer.session import Session
 
-_EXAMPLES = 120  # ledger lines for each reason
-_MAX_REASONS = 500  # reasons in the summary
-# Maximum number of reasons that are counted separately, because each line of a stranger's ledger may have its own.
+_EXAMPLES = 120  # Largest number of ledger lines to keep as examples for each reason.
+_MAX_REASONS = 500  # Largest number of reasons in the summary.
+# Largest number of reasons to count separately, because each line of a ledger from elsewhere may have another reason.
 _MAX_COUNTED = 10_000
 _OTHERS = "other"
-_MAX_INPUT = 1 << 28  # bytes of a failed picture
+_MAX_INPUT = 1 << 28  # Largest size in bytes of an input to show.
 
 logger = logging.getLogger("picstore")
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Inputs of one status and reason: their number and bytes, and the ledger lines of the first inputs."""
+    """Inputs with the same status and reason: their number, their bytes, and the first ledger lines as examples."""
 
     status: str
     reason: str
@@ -49,10 +49,11 @@ class LedgerSummary:
 
 
 def summarize_ledger(dataset: Dataset) -> LedgerSummary:
-    """Summarize the ledger beside a dataset in one pass; damaged lines are left out."""
+    """Summarize the ledger of a dataset in one pass over its lines; damaged lines are skipped."""
     tally, examples = Tally(), dict[tuple[str, str], list[LedgerLine]]()
     try:
-        # Each of several joined datasets has its own ledger, whose ids are not those of the joined records.
+        # A joined dataset has no summary: each of its datasets has a ledger, whose ids are not those of the joined
+        # records.
         if not isinstance(dataset.path, JoinedFolders) and (path := dataset.path / LEDGER).is_file():
             for line in read_lines(path, skip_damaged=True):
                 if (line.status, line.reason) not in tally.reasons and len(tally.reasons) >= _MAX_COUNTED:
@@ -72,15 +73,16 @@ def summarize_ledger(dataset: Dataset) -> LedgerSummary:
 
 
 def read_input(folder: Path, name: str) -> Picture:
-    """Read an input of a conversion for the browser, which may show a part of a picture that picstore refuses.
+    """Read the file of an input for the browser, which may show part of a picture that picstore rejected.
 
-    Nothing outside of the folder is read, because the ledger may be a stranger's. Raise UsageError if nothing is found.
+    No file outside of the folder is read, because the ledger may come from elsewhere. Raise UsageError if there is no
+    such file.
     """
     media_type, _ = mimetypes.guess_type(name)
     try:
         path = (folder / name).resolve(strict=True)
         inside = path.is_relative_to(folder.resolve()) and path.is_file() and path.stat().st_size <= _MAX_INPUT
-    # The path is a loop of links, or has a zero byte.
+    # The path is a loop of symbolic links, or contains a zero byte.
     except (OSError, ValueError):
         inside = False
     if not inside or media_type is None or not media_type.startswith("image/"):
@@ -93,7 +95,7 @@ def _ledger(session: Session) -> LedgerSummary:
 
 
 def answer_ledger(session: Session, _: Query) -> dict[str, Any]:
-    """Return the ledger's summary, with the record position of each example, or -1 if it did not become a record."""
+    """Return the ledger's summary, with the position of each example's record, or -1 if the dataset lacks it."""
     summary = _ledger(session)
     ids = [line.id for reason in summary.reasons for line in reason.examples]
     positions = dict(zip(ids, session.records.positions_of(ids), strict=True))
@@ -105,7 +107,7 @@ def answer_ledger(session: Session, _: Query) -> dict[str, Any]:
 
 
 def answer_input(session: Session, query: Query) -> Picture:
-    """Return the picture of an input that is an example in the ledger's summary."""
+    """Return the picture file of an input that is an example in the ledger's summary."""
     name = query.text("name")
     known = any(line.input == name for reason in _ledger(session).reasons for line in reason.examples)
     if session.inputs is None or not known:

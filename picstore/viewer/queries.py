@@ -1,4 +1,4 @@
-"""Checked parameters of a request, including the filter of records."""
+"""Parameters of a request, checked when they are read, and the filter of records that the page sends."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from picstore.errors import UsageError
 from picstore.jpeg.pixels import Box
 
 _MOST = (1 << 63) - 1
-_MAX_DIGITS = 20  # digits of a 64-bit integer
-_MAX_IDS = 10_000  # ids and ranges in a filter
-_MAX_TEXT = 10_000  # characters of a filter's condition or text
+_MAX_DIGITS = 20  # Largest number of digits of an integer, enough for 64 bits.
+_MAX_IDS = 10_000  # Largest number of ids and of ranges of ids in a filter.
+_MAX_TEXT = 10_000  # Largest number of characters of a filter's text or condition.
 _SPAN = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
 _INTEGER = re.compile(rf"-?[0-9]{{1,{_MAX_DIGITS}}}")
 
 
 class Query:
-    """Parameters of a request by name; methods raise UsageError if a value has another type or is out of range.
+    """Parameters of a request by name; methods raise UsageError if a value is of another type or out of range.
 
     Attributes:
-        gone: set when the client disconnects, because nobody then waits for the answer.
+        gone: event that is set when the client has disconnected and so no longer waits for the answer.
     """
 
     def __init__(self, values: Mapping[str, str], gone: threading.Event | None = None) -> None:
@@ -33,14 +33,14 @@ class Query:
         self.gone = threading.Event() if gone is None else gone
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a string; raise UsageError if it has lone surrogates, which UTF-8 cannot encode."""
+        """Return a parameter as text; raise UsageError if it has lone surrogates, which UTF-8 cannot encode."""
         text = self._values.get(name, default)
         if any("\ud800" <= each <= "\udfff" for each in text):
             raise UsageError(f"{name} is {shortened(text)}; give Unicode text")
         return text
 
     def integer(self, name: str, default: int | None = None, *, least: int = 0, most: int = _MOST) -> int:
-        """Return an integer from ``least`` to ``most``; the parameter is required if ``default`` is None."""
+        """Return a parameter as an integer from ``least`` to ``most``; it is required if ``default`` is None."""
         text = self._values.get(name, "" if default is None else str(default))
         if not _INTEGER.fullmatch(text):
             raise UsageError(f"{name} is {shortened(text)}; give an integer of at most {_MAX_DIGITS} digits")
@@ -50,7 +50,7 @@ class Query:
         return value
 
     def number(self, name: str, default: float) -> float:
-        """Return a finite number."""
+        """Return a parameter as a finite number."""
         text = self._values.get(name, str(default))
         try:
             value = float(text)
@@ -61,20 +61,20 @@ class Query:
         return value
 
     def json(self, name: str) -> Any:
-        """Return the value of a parameter that is JSON, parsed by :func:`parse_json`."""
+        """Return the value of a parameter that is written as JSON; see :func:`parse_json`."""
         return parse_json(name, self.text(name))
 
     def box(self) -> Box:
-        """Return left, top, width and height of a box."""
+        """Return the parameters left, top, width and height of a box, in pixels of the image."""
         left, top = self.integer("left"), self.integer("top")
         return left, top, self.integer("width", least=1), self.integer("height", least=1)
 
 
 def parse_json(name: str, text: str) -> Any:
-    """Parse JSON; raise UsageError unless all integers have at most 64 bits and all strings are Unicode."""
+    """Parse JSON; raise UsageError if an integer has more than 64 bits or a string is not valid Unicode."""
     try:
         value = json.loads(text, parse_int=_bounded_integer)
-        # Encoding raises an error for lone surrogates.
+        # Encoding as UTF-8 raises an error if a string has lone surrogates.
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the {name} is not JSON: {str(error)[:200]}") from error
@@ -89,20 +89,20 @@ def _bounded_integer(digits: str) -> int:
 
 
 def shortened(text: str) -> str:
-    """Quote and escape a string for a message, cut off after 60 characters."""
+    """Quote and escape the first 60 characters of a string for an error message."""
     return ascii(text if len(text) <= 60 else f"{text[:60]}…")
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Conditions on records, all of which must hold; an empty condition always holds.
+    """Conditions that a record must all meet to be selected; an empty condition selects all records.
 
     Attributes:
-        labels, samplings: allowed values.
-        ids: allowed ids, as inclusive ranges.
-        ranges: names of columns that hold numbers, each with the least and greatest value, or None for no limit.
-        text: part of the class name, of a string in a column, or of the extra; case is ignored.
-        where: condition in SQL.
+        labels, samplings: allowed labels and allowed chroma samplings of a record.
+        ids: allowed ids, as ranges that include both ends.
+        ranges: names of numeric columns, each with the least and the greatest allowed value, or None for no limit.
+        text: text that the class name, a string in a column or the extra must contain; case is ignored.
+        where: condition on the record's columns, in SQL.
     """
 
     labels: tuple[int, ...] = ()
@@ -117,12 +117,12 @@ class Filter:
 
 
 def parse_filter(text: str) -> Filter:
-    """Parse a filter as the page writes it: a JSON object whose members are the attributes of :class:`Filter`.
+    """Parse a filter as the page sends it: a JSON object whose members are attributes of :class:`Filter`.
 
     ``ids`` is a string such as ``"7, 100-200"``, and ``ranges`` an object with ``[least, greatest]`` by column.
 
     Raises:
-        UsageError: the text is not such an object.
+        UsageError: the text is not such an object, or a member has an invalid value.
     """
     if not text:
         return Filter()
@@ -143,7 +143,7 @@ def parse_filter(text: str) -> Filter:
 
 
 def parse_ids(text: str) -> tuple[tuple[int, int], ...]:
-    """Parse ids and inclusive ranges of ids, such as ``"7, 100-200"``; raise UsageError if a part is neither."""
+    """Parse ids and inclusive ranges of ids, such as ``"7, 100-200"``; raise UsageError for any other element."""
     spans = []
     for part in filter(None, re.split(r"[,;\s]+", re.sub(r"\s*-\s*", "-", text))):
         match = _SPAN.fullmatch(part)

@@ -1,6 +1,6 @@
-"""Filtered records of a dataset: their positions, kept for following requests, and histograms.
+"""Records of a dataset that match a filter: their positions, which are kept for later requests, and histograms.
 
-The evaluation of a condition in SQL is given up if the client disconnects or the time is over.
+The evaluation of a condition in SQL is abandoned if the client disconnects or if it takes too long.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from picstore.storage.record_table import RecordTable
 from picstore.viewer.queries import Filter
 from picstore.viewer.text_search import ExtraTexts, texts_with
 
-# Event that is never set, for callers that never disconnect.
+# Event that is never set, for callers that cannot disconnect.
 STAYS = threading.Event()
-_KEPT_FILTERS = 4  # filters whose results are kept, each of 4 bytes a record
-# Seconds that an evaluation may take; a million records take less than 1.
+_KEPT_FILTERS = 4  # Number of filters whose results are kept; a result takes 4 bytes per selected record.
+# Largest number of seconds that the evaluation of a condition may take; a million records take less than 1 s.
 SECONDS = 30.0
-_POLL = 0.05  # seconds between checks whether the client has disconnected
-# Seconds during which DuckDB is interrupted repeatedly, because it ignores interruptions before an evaluation begins.
+_POLL = 0.05  # Seconds between two checks of whether the client has disconnected.
+# Seconds for which to interrupt DuckDB repeatedly, because it ignores interruptions before an evaluation begins.
 _GRACE = 1.0
-# At most four evaluations run at a time, including evaluations that do not end.
+# At most four evaluations of conditions run at the same time, including abandoned evaluations that still run.
 _running = threading.BoundedSemaphore(4)
 
 
 class Interrupted(UsageError):
-    """The evaluation was given up because its client has disconnected."""
+    """Error raised when the evaluation of a condition is abandoned because the client has disconnected."""
 
 
 class Records:
     """Records of a dataset, selected by filters; threads may share this object.
 
-    The first filter or histogram reads the indexes of all containers; pages without a filter do not need them.
+    The first filter or histogram reads the record tables of all containers; a page without a filter does not need them.
     """
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self._table = dataset.table
-        # Lock for all attributes below.
+        # Lock that guards all attributes below.
         self._lock = threading.Lock()
         self.extras = ExtraTexts(dataset)
         self._found: OrderedDict[tuple[Filter, int], Future[Array]] = OrderedDict()
@@ -59,25 +59,25 @@ class Records:
         self._texts = [name for name in dataset.columns if dataset.column(name).ends is not None]
 
     def read(self) -> None:
-        """Read the indexes that filters need, before the first filter."""
+        """Read the record tables that filters need before the first filter is requested."""
         with self._lock:
             _ = self._table["id"]
         with contextlib.suppress(MissingDependency):
-            # Import DuckDB and pyarrow, which takes 0.4 s.
+            # Evaluate a condition so that DuckDB and pyarrow are imported, which takes 0.4 s.
             self._table.where("id = 0")
 
     def count(self, chosen: Filter, gone: threading.Event = STAYS) -> int:
-        """Return the number of records that match a filter; raise Interrupted if ``gone`` is set meanwhile."""
+        """Return the number of records that match a filter; raise Interrupted if ``gone`` is set during the search."""
         return len(self._positions(chosen, gone)) if chosen else len(self.dataset)
 
     def positions(self, chosen: Filter, start: int, count: int, gone: threading.Event = STAYS) -> I64:
-        """Return the positions of ``count`` of the records that match a filter, from index ``start`` of them on."""
+        """Return the positions of ``count`` of a filter's matching records, beginning with match number ``start``."""
         if not chosen:
             return np.arange(min(start, len(self.dataset)), min(start + count, len(self.dataset)))
         return self._positions(chosen, gone)[start : start + count].astype(np.int64)
 
     def position_of(self, id_: int) -> int:
-        """Return the position of the record with an id; raise UsageError if there is no such record."""
+        """Return the position of the record that has an id; raise UsageError if there is no such record."""
         with self._lock:
             found = np.flatnonzero(self._table["id"] == np.uint64(id_).astype(np.int64))
         if not len(found):
@@ -85,7 +85,7 @@ class Records:
         return int(found[0])
 
     def positions_of(self, ids: list[int]) -> list[int]:
-        """Return the position of the record with each id, or -1 if there is no such record."""
+        """Return for each id the position of the record that has the id, or -1 if there is no such record."""
         wanted = np.array(ids, dtype=np.uint64).astype(np.int64)
         with self._lock:
             stored = self._numbers("id")
@@ -94,7 +94,7 @@ class Records:
         return [found.get(number, -1) for number in wanted.tolist()]
 
     def class_names(self, positions: list[int]) -> list[str]:
-        """Return the class name of the record at each position; empty for position -1, and without a label."""
+        """Return the class name of the record at each position; "" for position -1 and for records without a label."""
         with self._lock:
             labels = self._numbers("label")
         numbers = [int(labels[position]) if position >= 0 else -1 for position in positions]
@@ -104,9 +104,9 @@ class Records:
         ]
 
     def histograms(self, chosen: Filter, gone: threading.Event = STAYS) -> list[Histogram]:
-        """Return histograms of classes, sizes, bytes, sampling and columns, for all and for the filtered records.
+        """Return histograms of classes, samplings and numeric columns, of all records and of a filter's matches.
 
-        Bins are computed from all records, so that they stay the same when a filter changes.
+        Bins are computed from all records, so that they do not change with the filter.
         """
         positions = self._positions(chosen, gone) if chosen else None
         with self._lock:
@@ -119,7 +119,7 @@ class Records:
         return [binned[name].count(positions, self._whole[name]) for name in binned]
 
     def _bin_columns(self) -> dict[str, Binned]:
-        """Bin the columns that hold numbers; records whose index entry is damaged are not counted."""
+        """Divide each numeric column into bins; records whose table entry is damaged are in no bin."""
         binned, known = {}, self._numbers("id") != -1
         for name in self._table.names:
             if name == "id" or name in self._texts:
@@ -132,7 +132,7 @@ class Records:
         return binned
 
     def _numbers(self, name: str) -> Array:
-        """Return a column as an array: the sampling as codes, strings as objects."""
+        """Return a column as an array: chroma samplings as codes, and strings as Python objects."""
         if name != "sampling":
             return np.asarray(self._table[name])
         if self._samplings is None:
@@ -143,9 +143,10 @@ class Records:
         return self._samplings
 
     def _positions(self, chosen: Filter, gone: threading.Event) -> Array:
-        """Return the matching records' positions; the filter's first request finds them, and other requests wait."""
+        """Return the positions of all matches of a filter; requests with the same filter wait for the first of them."""
         while True:
-            # A text may match more records once more extras have been read.
+            # A filter's text may match more records after more extras have been read, so their number is part of the
+            # key.
             key = (chosen, self.extras.read.done if chosen.text else 0)
             with self._lock:
                 found = self._found.get(key)
@@ -159,7 +160,7 @@ class Records:
                 try:
                     return found.result()
                 except Interrupted:
-                    # The first request's client has disconnected, so this request may have to find the records.
+                    # The search was abandoned because its client disconnected, so this request must search again.
                     continue
             try:
                 marks = self._mark(chosen, gone)
@@ -174,17 +175,17 @@ class Records:
                 raise
 
     def _mark(self, chosen: Filter, gone: threading.Event) -> Bools:
-        """Return which records match a filter; the lock is not held while a condition in SQL is evaluated."""
+        """Return which records match a filter, bool (records,); conditions in SQL are evaluated without the lock."""
         with self._lock:
             marks = self._mark_columns(chosen)
-            # Read the indexes while the lock is held.
+            # Read the record tables now, while the lock is held.
             _ = self._table["id"]
         if chosen.where:
             marks &= evaluate(self._table, chosen.where, gone=gone)
         return marks
 
     def _mark_columns(self, chosen: Filter) -> Bools:
-        """Return which records match a filter, apart from its condition in SQL."""
+        """Return which records match a filter, bool (records,), without regard to its condition in SQL."""
         marks = np.ones(len(self.dataset), dtype=np.bool_)
         if chosen.labels:
             marks &= np.isin(self._numbers("label"), chosen.labels)
@@ -219,7 +220,7 @@ class Records:
         return marks
 
     def _mark_text(self, text: str) -> Bools:
-        """Return which records have a text in the class name, in a column, or in an extra that has been read."""
+        """Return which records have a text in their class name, in a column, or in an extra that was already read."""
         wanted = text.lower()
         labels = [label for label, name in enumerate(self.dataset.classes) if wanted in name.lower()]
         marks: Bools = np.isin(self._numbers("label"), labels)
@@ -233,14 +234,14 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class _Patience:
-    """Limits of an evaluation: whether the client has gone, and the monotonic time when ``limit`` seconds are over."""
+    """Limits of an evaluation: ``gone`` is set when the client disconnects; ``end`` is the latest time, in seconds."""
 
     gone: threading.Event
     limit: float
     end: float
 
     def over(self) -> UsageError | None:
-        """Return the error that ends the evaluation, or None if it may continue."""
+        """Return the error that ends the evaluation because a limit is reached, or None if it may continue."""
         if self.gone.is_set():
             return Interrupted("the condition was given up because nobody waits for it")
         if time.monotonic() >= self.end:
@@ -249,16 +250,16 @@ class _Patience:
 
 
 def evaluate(table: RecordTable, text: str, *, gone: threading.Event, seconds: float | None = None) -> Bools:
-    """Return which records meet a condition, as ``table.where`` does.
+    """Return which records meet a condition, as ``table.where`` does, if the client stays and the time suffices.
 
     Args:
-        gone: set when nobody waits for the result.
-        seconds: most seconds that the evaluation may take; 30 by default.
+        gone: event that is set when no client waits for the result any more.
+        seconds: largest number of seconds that the evaluation may take; SECONDS by default.
 
     Raises:
         Interrupted: the client has disconnected.
-        UsageError: the time is over, or ``table.where`` raises it.
-        MissingDependency: ``table.where`` raises it.
+        UsageError: the evaluation took too long, or the condition is invalid.
+        MissingDependency: a library that ``table.where`` needs is not installed.
     """
     limit = SECONDS if seconds is None else seconds
     patience = _Patience(gone, limit, time.monotonic() + limit)
@@ -274,7 +275,7 @@ def evaluate(table: RecordTable, text: str, *, gone: threading.Event, seconds: f
 
 
 def _start(table: RecordTable, text: str) -> tuple[Condition, Future[Bools]]:
-    """Begin an evaluation in a new thread; return the condition, to be interrupted, and the future result."""
+    """Begin to evaluate a condition in a new thread; return the condition, to be interrupted, and a future result."""
     result: Future[Bools] = Future()
 
     def run() -> None:
@@ -295,7 +296,7 @@ def _start(table: RecordTable, text: str) -> tuple[Condition, Future[Bools]]:
 
 
 def _interrupt(condition: Condition, result: Future[Bools]) -> None:
-    """Interrupt DuckDB until the evaluation ends; after a second, leave the evaluation to its thread."""
+    """Interrupt DuckDB until the evaluation ends; after a second, let its thread run on without waiting for it."""
     last = time.monotonic() + _GRACE
     while not result.done() and time.monotonic() < last:
         condition.interrupt()
