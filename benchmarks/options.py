@@ -49,6 +49,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "selecting": "benchmarks.runtime.selecting:selecting",
         "buckets": "benchmarks.runtime.buckets:buckets",
         "page": "benchmarks.runtime.page:page",
+        "audit": "benchmarks.runtime.audit:audit",
     },
     "large": {
         "crops": "benchmarks.large.crops:crops",

@@ -75,6 +75,7 @@ from picstore.train.transforms.resizing import ResizeToSequence as ResizeToSeque
 from picstore.train.transforms.resizing import ScaleJitter as ScaleJitter
 from picstore.train.transforms.timm_augment import TimmAutoAugment as TimmAutoAugment
 from picstore.train.transforms.views import Views as Views
+from picstore.verbs.audit import audit as audit
 from picstore.verbs.compare import compare as compare
 from picstore.verbs.convert import append as append
 from picstore.verbs.convert import convert as convert

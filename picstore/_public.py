@@ -34,6 +34,7 @@ TRANSFORMS = {
 # Names that only `picstore` exports, by the module that defines them.
 NAMES = {
     "_version": "__version__",
+    "verbs.audit": "audit",
     "verbs.compare": "compare",
     "verbs.convert": "append convert",
     "verbs.delete": "delete",

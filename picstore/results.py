@@ -391,6 +391,56 @@ class CompareResult(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedDataset:
+    """Dataset of a training, as the training had it, and how its records were drawn.
+
+    Attributes:
+        dataset, uuid: path or URL, and uuid of the version that the training had.
+        records: number of records.
+        samples: number of samples that the steps drew.
+        unseen: number of records that no step drew.
+        least, most: smallest and largest number of samples of a record.
+    """
+
+    dataset: str
+    uuid: str
+    records: int
+    samples: int
+    unseen: int
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditResult(Result):
+    """Result of the command ``audit``; in Python see :func:`picstore.audit`.
+
+    Attributes:
+        steps: number of steps before the state, numbered from 0 through all epochs.
+        epoch, batch: position of the state.
+        world_size: number of ranks in the state.
+        first, stop: the answer is for the steps from ``first`` to ``stop`` - 1.
+        datasets: the datasets; a mux has several.
+        remarks: what the state cannot tell, and what was assumed.
+        rows: what was asked for: samples, records or ids, each with its fields. Empty if ``csv`` has them.
+        csv: file to which the rows were written; None for no file.
+        count: number of rows.
+    """
+
+    steps: int
+    epoch: int
+    batch: int
+    world_size: int
+    first: int
+    stop: int
+    datasets: list[AuditedDataset]
+    remarks: list[str]
+    rows: list[dict[str, Any]]
+    csv: str | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DupesResult(Result):
     """Result of ``dupes``.
 

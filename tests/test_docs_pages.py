@@ -27,6 +27,7 @@ import picstore
 
 ROOT = Path(__file__).parents[1]
 GUIDES = (
+    "audit",
     "distributed",
     "environment",
     "frameworks",

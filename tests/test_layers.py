@@ -54,7 +54,8 @@ LAYERS = {
         "transforms | buffers",
         "order",
         "batching",
-        "batch_pictures | loader_options",
+        "batch_pictures | loader_options | orders_of_states | saved_states",
+        "audited",
         "batch | cpu",
         "cuda",
         "pipeline | single_batch",
@@ -66,7 +67,7 @@ LAYERS = {
     "picstore.verbs": [
         "common_arguments | dataset_facts",
         "conversion",
-        "compare | convert | delete | dupes | export | index | info | map | measure_quality | merge | repair | "
+        "audit | compare | convert | delete | dupes | export | index | info | map | measure_quality | merge | repair | "
         "shuffle | verify | view | warm",
     ],
     "picstore.viewer": [

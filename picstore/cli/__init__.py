@@ -16,6 +16,7 @@ from picstore.errors import PicstoreError
 
 # Names of the verbs, with the description of each that ``picstore --help`` prints.
 _VERBS = {
+    "audit": "Tell which images a training had seen, and when, from a checkpoint.",
     "bench": "Measure how fast this machine loads a dataset, stage by stage.",
     "convert": "Convert images, from folders or other loaders' formats, to a dataset.",
     "delete": "Delete images from a dataset by id, without rewriting files.",

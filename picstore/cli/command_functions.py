@@ -72,6 +72,41 @@ def delete(
     return delete_images(dataset, [*id, *(read_ids(Path(ids)) if ids is not None else ())], **options)
 
 
+def audit(
+    checkpoint: str,
+    dataset: Sequence[Where],
+    *,
+    steps: str | None = None,
+    id: Sequence[int] = (),
+    ids: str | os.PathLike[str] | None = None,
+    path: Sequence[str] = (),
+    counts: bool = False,
+    unseen: bool = False,
+    csv: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Result:
+    """Do as :func:`picstore.audit`.
+
+    Args:
+        checkpoint: as :func:`picstore.audit` has it.
+        dataset: as :func:`picstore.audit` has it.
+        steps: list the samples of steps A to B - 1, numbered through all epochs; or look for images in these alone.
+        id: id of an image to look for; may be repeated.
+        ids: file of ids to look for, one per line.
+        path: path of an image to look for, in the source that was converted; may be repeated.
+        counts: list how often each image was drawn.
+        unseen: list the images that were not drawn yet.
+        csv: file to write the list to, of any length.
+    """
+    from picstore.cli.audit_rows import answer
+    from picstore.verbs.audit import audit as audit_state
+    from picstore.verbs.delete import read_ids
+
+    audited = audit_state(checkpoint, dataset, **options)
+    wanted = [*id, *(read_ids(Path(ids)) if ids is not None else ())]
+    return answer(audited, steps=steps, ids=wanted, paths=path, counts=counts, unseen=unseen, csv=csv)
+
+
 def bench(
     dataset: Where,
     *,

@@ -27,12 +27,19 @@ from picstore.errors import TooManyFailures
 from picstore.verbs import common_arguments
 
 # Names in the usage line of parameters that are positional arguments of a command; all other parameters are options.
-_ARGUMENTS = {"source": "SRC", "dataset": "DATASET", "other": "OTHER", "out": "DST", "shards": "SHARD"}
+_ARGUMENTS = {
+    "checkpoint": "STATE",
+    "source": "SRC",
+    "dataset": "DATASET",
+    "other": "OTHER",
+    "out": "DST",
+    "shards": "SHARD",
+}
 # Names of options, by parameter, for parameters whose option has another name or several names.
 _NAMES = {"kind": ["--source"], "maps": ["--map"], "color": ["--color", "--colour"]}
 # Placeholders for an option's value in the help text, each with the parameters that have it.
 _METAVARS = {
-    "FILE": "synsets annotations classes ids plot state",
+    "FILE": "synsets annotations classes ids plot state csv",
     "DIR": "root other_root inputs cache",
     "SIZE": "resize file_size container_size shard_size cache_limit",
     "NAME": "image_field label_field split",
@@ -45,7 +52,9 @@ _METAVARS = {
     "I/N": "shard",
     "N|P%": "max_errors",
     "SQL": "where",
-    "COLUMN": "split_by",
+    "COLUMN": "split_by weights balance",
+    "A:B": "steps",
+    "PATH": "path",
     "[N]": "measure",
 }
 _METAVAR_OF = {name: metavar for metavar, names in _METAVARS.items() for name in names.split()}

@@ -212,6 +212,27 @@ def _order(result: results.InfoResult) -> Iterator[str]:
     yield from histogram_lines(result.histograms, containers=result.containers)
 
 
+def _audit(result: results.AuditResult) -> Iterator[str]:
+    ranks = f", {result.world_size} ranks" if result.world_size > 1 else ""
+    yield f"state after {result.steps:,} steps: epoch {result.epoch}, batch {result.batch}{ranks}"
+    asked = "" if (result.first, result.stop) == (0, result.steps) else f" in steps {result.first} to {result.stop - 1}"
+    for each in result.datasets:
+        times = f"{each.least} to {each.most} times" if each.least < each.most else f"{each.least} times"
+        yield f"{each.dataset}: {each.records:,} images, drawn {times} each{asked}, {each.unseen:,} of them never"
+    for row in result.rows[:_MOST_DUPLICATES]:
+        steps = row.get("steps", [])
+        shown = ", ".join(
+            f"{name} {value}" for name, value in row.items() if name != "steps" and value not in (None, "")
+        )
+        few = ", ".join(map(str, steps[:_MOST_DUPLICATES])) + (", …" if len(steps) > _MOST_DUPLICATES else "")
+        yield f"  {shown}" + (f", at steps {few}" if few else "")
+    if result.csv is not None:
+        yield f"{result.count:,} rows in {result.csv}"
+    elif (more := result.count - _MOST_DUPLICATES) > 0:
+        yield f"  … and {more:,} more; --csv FILE or --json has all"
+    yield from result.remarks
+
+
 def _warm(result: results.WarmResult) -> Iterator[str]:
     compiled = f"{result.compiled} kernel{'s' * (result.compiled != 1)} compiled in {result.seconds:.1f} s"
     yield f"{compiled}, {result.cached} were there; in {result.folder}"
@@ -233,6 +254,7 @@ def _bench(report: Report) -> Iterator[str]:
 
 # Functions that format results, by name of the result class, so that classes of other verbs need not be imported.
 _LINES: dict[str, Callable[[Any], Iterator[str]]] = {
+    "AuditResult": _audit,
     "ConvertResult": _conversion,
     "QualityResult": _qualities,
     "ShuffleResult": _shuffle,

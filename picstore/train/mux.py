@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from picstore import rng
 from picstore.errors import UsageError
 from picstore.storage.class_names import JoinedNames
 from picstore.storage.dataset import Dataset
@@ -23,7 +22,7 @@ from picstore.train.loader import Loader
 from picstore.train.loader_options import LoaderOptions, check_arguments, refuse_arguments
 from picstore.train.mux_config import Counts, MuxConfig, MuxEntry, make_schedule, read_config
 from picstore.train.order.cursor import Worker
-from picstore.train.order.mux_order import MuxOrder
+from picstore.train.order.mux_order import MuxOrder, source_seed
 from picstore.train.order.rank_shares import default_lanes, find_rank
 from picstore.train.order.requests import TrainingSource
 from picstore.train.transforms.transform_plan import Transforms, UserTransform, check_targets, plan_transforms
@@ -234,8 +233,7 @@ def _open_sources(
         plan, own = plan_transforms(steps, targets=targets, columns=tuple(columns), reducing_gap=gap)
         if entry.transform is not None and own:
             raise UsageError(f"{entry.path}: {own[0]!r} takes whole batches, so it cannot be of one source")
-        seed = rng.key(rng.MUX, options["seed"], number)  # A dataset may be listed twice, with two numbers.
-        sources.append(TrainingSource(dataset, seed, entry.base, plan))
+        sources.append(TrainingSource(dataset, source_seed(options["seed"], number), entry.base, plan))
     return tuple(sources), callables
 
 

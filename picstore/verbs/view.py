@@ -43,8 +43,8 @@ def view(
         port: port to listen on; 0 is any free port.
         embed: let pages of this machine, such as a notebook, show the page in a frame.
         recipe: recipe to show first: a TOML file with a list `transform`, or a name in picstore.recipes.
-        state: checkpoint in JSON that holds ``loader.state_dict()``, or that state itself; the page shows the last
-            batch before the state.
+        state: checkpoint that holds ``loader.state_dict()``, of torch or in JSON, or that state itself; the page shows
+            the last batch before the state.
         inputs: folder that the dataset was converted from, to show the pictures that failed.
         where, split, part, split_seed, split_by: as :func:`picstore.shuffle` has them.
         root: as :func:`picstore.info` has it.
@@ -90,9 +90,9 @@ def open_page(
         # Reject a recipe that cannot be used before the page is opened.
         Recipe.find(recipe)
     if isinstance(state, (str, os.PathLike)):
-        from picstore.viewer.replay import read_state
+        from picstore.train.saved_states import read_states
 
-        state = read_state(Path(state))
+        ((_, state), *_) = read_states(Path(state))
     beside = None if other is None else Session(Records(open_dataset(other, other_root)))
     shown = Records(open_selection(dataset, root=root, **selection))
     folder = None if inputs is None else Path(inputs)

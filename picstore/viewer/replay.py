@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from picstore.errors import UsageError
+import numpy as np
+
 from picstore.storage.dataset import Dataset
-from picstore.storage.location.text_files import text_of_file
+from picstore.train.order.drawn_samples import drawn_samples
 from picstore.viewer.drawn import Drawn, Recipe, draw_views
 from picstore.viewer.queries import Query
 
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 MAX_SHOWN = 64  # slots of a batch on the page
 _MAX_BATCH = 4096
 _MAX_EPOCHS = 1000
-_MAX_CHECKPOINT = 1 << 28  # bytes
-# Members by which the state of a Loader is recognized.
-_FIELDS = {"seed", "epoch", "samples", "dataset", "lanes", "shuffle"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +124,13 @@ class Replay:
 
     def steps_of(self, run: Run, position: int, *, first: int, epochs: int) -> list[dict[str, Any]]:
         """Return for each epoch the rank, step and slot of each sample of a record; empty if it skips the record."""
-        order = self.loader(run).order
-        found = []
-        for epoch in range(first, first + min(epochs, _MAX_EPOCHS)):
-            places = order.find(self._dataset, position, epoch)
-            found.append(
-                {"epoch": epoch, "places": [dict(zip(("rank", "step", "slot"), p, strict=True)) for p in places]}
-            )
-        return found
+        order, last = self.loader(run).order, first + min(epochs, _MAX_EPOCHS)
+        length, drawn = order.length(first), drawn_samples(order, [self._dataset.live])
+        found: dict[int, list[dict[str, int]]] = {epoch: [] for epoch in range(first, last)}
+        for sample in drawn.find(0, np.array([position]), first * length, last * length):
+            place = {"rank": sample["rank"], "step": sample["step"] % length, "slot": sample["slot"]}
+            found[int(sample["epoch"])].append({name: int(value) for name, value in place.items()})
+        return [{"epoch": epoch, "places": places} for epoch, places in found.items()]
 
     def position(self, run: Run, state: Mapping[str, Any]) -> tuple[int, int]:
         """Return epoch and step of the last batch before a state, or (0, 0); raise UsageError unless the state fits."""
@@ -143,34 +138,6 @@ class Replay:
         if batch:
             return epoch, batch - 1
         return (epoch - 1, self.loader(run).order.length(epoch - 1) - 1) if epoch else (0, 0)
-
-
-def find_state(value: Any) -> dict[str, Any]:
-    """Return the Loader's state at any depth of a checkpoint's JSON; raise UsageError if there is no state."""
-    waiting = [value]
-    while waiting:
-        each = waiting.pop(0)
-        if isinstance(each, dict):
-            if set(each) >= _FIELDS:
-                return each
-            waiting.extend(each.values())
-        elif isinstance(each, list):
-            waiting.extend(each)
-    raise UsageError("there is no loader's state; give an object with the members of loader.state_dict()")
-
-
-def read_state(path: Path) -> dict[str, Any]:
-    """Read the loader's state from a checkpoint in JSON; raise UsageError if the file has no state."""
-    try:
-        if path.stat().st_size > _MAX_CHECKPOINT:
-            raise UsageError(f"{path} has more than {_MAX_CHECKPOINT:,} bytes; save the loader's state alone")
-        value = json.loads(text_of_file(path.read_bytes()))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} cannot be read as JSON: {error}") from error
-    try:
-        return find_state(value)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from error
 
 
 def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list[list[list[Any]]]:

@@ -49,7 +49,8 @@ def answer_replayed_picture(session: Session, query: Query) -> Picture:
 
 def answer_position(session: Session, query: Query) -> dict[str, int]:
     """Return epoch and step of the last batch that a loader had delivered when its state was saved."""
-    from picstore.viewer.replay import Run, find_state
+    from picstore.train.saved_states import find_state
+    from picstore.viewer.replay import Run
 
     epoch, step = _replay(session).position(Run.from_query(query), find_state(query.json("state")))
     return {"epoch": epoch, "step": step}

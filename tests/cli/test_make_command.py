@@ -23,7 +23,12 @@ from picstore.storage.sizes import parse_size
 GUIDE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 VERBS = program.list_commands(click.Context(program))
 # Options of a command that its function in picstore does not have, and the other way round.
-MORE = {"convert": {"measure", "plot"}, "delete": {"id"}, "view": {"open"}}
+MORE = {
+    "audit": {"steps", "id", "ids", "path", "counts", "unseen", "csv"},
+    "convert": {"measure", "plot"},
+    "delete": {"id"},
+    "view": {"open"},
+}
 SHOWN = {"as_json", "quiet"}
 
 

@@ -229,7 +229,7 @@ def test_a_batch_is_made_by_itself_and_the_step_of_a_record_is_known(pictures: P
         for slot, id_ in enumerate(batch.ids.tolist())
     }
     for position, id_ in enumerate(both.ids.tolist()):
-        assert ranks[0].order.find(both, position, 0) == ([places[id_]] if id_ in places else [])
+        assert ranks[0].order.find(both.live, position, 0) == ([places[id_]] if id_ in places else [])
     with pytest.raises(UsageError, match="there is no batch"):
         ranks[0].make_batch(0, len(ranks[0]))
 

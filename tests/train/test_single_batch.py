@@ -14,11 +14,15 @@ from hypothesis import strategies as st
 
 import picstore
 from picstore.errors import UsageError
+from picstore.storage.edits.live_records import LiveRecords
+from picstore.train.order.dataset_order import DatasetOrder
+from picstore.train.order.drawn_samples import drawn_samples
 from picstore.train.order.epoch_order import EpochOrder
 from picstore.train.order.global_batches import RankShard
 
 Make = Callable[..., Path]
 CROP: list[Any] = [picstore.RandomResizedCrop(24), picstore.RandomHorizontalFlip()]
+PLACE = ["rank", "step", "slot"]
 FLOATS = [*CROP, picstore.ColorJitter(0.4), picstore.Normalize((0.5,) * 3, (0.2,) * 3)]
 
 
@@ -107,8 +111,7 @@ def test_the_sample_of_each_record_is_found(
 ) -> None:
     order = EpochOrder(counts, seed=seed, epoch=epoch, lanes=lanes if shuffle else 1, shuffle=shuffle)
     samples = order.locate(np.arange(order.records))
-    for number, (container, record) in enumerate(zip(samples.container, samples.record, strict=True)):
-        assert order.find(int(container), int(record)) == number
+    assert order.find(samples.container, samples.record).tolist() == list(range(order.records))
 
 
 @given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 20), st.integers(1, 9), st.booleans())
@@ -124,12 +127,14 @@ def test_rank_batch_and_slot_of_each_sample_are_found(
         shards = [shard(rank) for rank in range(world_size)]
     except UsageError:
         return
-    expected = {}
+    expected = []
     for rank, each in enumerate(shards):
         for number in range(each.batches):
-            for slot, sample in enumerate(each.samples(number).tolist()):
-                expected[sample] = rank, number, slot
-    assert [shards[0].find(sample) for sample in range(records)] == [expected.get(s) for s in range(records)]
+            samples = EpochOrder([records], seed=1, epoch=0, lanes=lanes).locate(each.samples(number))
+            expected += [(number, rank, slot, record) for slot, record in enumerate(samples.record.tolist())]
+    drawn = drawn_samples(DatasetOrder(shards[0], 1), [LiveRecords.from_deleted([records], np.zeros(0, int), file="")])
+    found = drawn.find(0, np.arange(records), 0, shards[0].batches)
+    assert found[["step", "rank", "slot", "position"]].tolist() == sorted(expected)
 
 
 @pytest.mark.parametrize(
@@ -151,4 +156,7 @@ def test_the_steps_at_which_each_record_is_seen_are_those_of_the_batches(
                     for slot, number in enumerate(loader.make_batch(epoch, step)[0].ids.tolist()):
                         seen.setdefault(number, set()).add((rank, step, slot))
             for position, number in enumerate(dataset.ids.tolist()):
-                assert set(loaders[0].order.find(dataset, position, epoch)) == seen.get(number, set())
+                steps = epoch * len(loaders[0]), (epoch + 1) * len(loaders[0])
+                found = drawn_samples(loaders[0].order, [dataset.live]).find(0, np.array([position]), *steps)
+                places = [(rank, step - steps[0], slot) for rank, step, slot in found[PLACE].tolist()]
+                assert sorted(places) == sorted(seen.get(number, set()))

@@ -19,10 +19,10 @@ from view_page import BASE, COUNT, TOKEN
 import picstore
 from picstore import recipes
 from picstore.errors import UsageError
+from picstore.train.saved_states import find_state, read_states
 from picstore.train.transforms import opcodes
 from picstore.viewer.drawn import Recipe
 from picstore.viewer.records import Records
-from picstore.viewer.replay import find_state, read_state
 from picstore.viewer.server import make_app
 from picstore.viewer.session import Session
 
@@ -274,11 +274,11 @@ def test_a_state_is_found_in_a_checkpoint_and_wrong_files_are_wrong_usage(annota
     loader = picstore.Loader(annotated, batch_size=4, transform=recipes.mae(), isolate=False)
     path = tmp_path / "checkpoint.json"
     path.write_text(json.dumps({"epoch": 3, "callbacks": [1, {"data": loader.state_dict()}]}))
-    assert read_state(path) == loader.state_dict()
+    assert read_states(path) == [("checkpoint.json: callbacks, 1, data", loader.state_dict())]
     for text in ("{}", "[", '{"epoch": 1}', "[" * 100_000):
         path.write_text(text)
         with pytest.raises(UsageError, match=r"checkpoint\.json"):
-            read_state(path)
+            read_states(path)
         picstore_command("view", annotated, "--state", path, code=2)
     picstore_command("view", annotated, "--state", tmp_path / "none.json", code=2)
     picstore_command("view", annotated, "--recipe", "no-such", code=2)

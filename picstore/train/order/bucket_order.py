@@ -12,7 +12,6 @@ import numpy as np
 from picstore import rng
 from picstore.arrays import I64, U8, Table
 from picstore.errors import UsageError
-from picstore.storage.dataset import Dataset
 from picstore.storage.edits.live_records import LiveRecords
 from picstore.train.order.bucket_plan import BucketPlan, BucketTable, PlannedBatches
 from picstore.train.order.epoch_order import ALONE, IN_CONTAINER, SET_ASIDE, EpochOrder, Samples
@@ -98,10 +97,32 @@ class BucketOrder:
                 return
             epoch, first = epoch + 1, 0
 
-    def find(self, dataset: Dataset, position: int, epoch: int) -> list[tuple[int, int, int]]:
-        """List (rank, batch, slot) of the record ``dataset[position]`` in an epoch; empty if no batch has it."""
-        ((container,), _), plan = dataset.live.find(np.array([position])), self._plan(dataset.live, epoch)
-        sample = plan.order.find(int(container), position - int(self.table.starts[container]))
+    def drawn(self, live: LiveRecords, epoch: int, first: int, stop: int) -> Iterator[tuple[I64, I64, I64]]:
+        """Yield the samples of an epoch's batches ``first`` to ``stop`` - 1 on all ranks, in parts.
+
+        Yields:
+            For each sample its batch, its rank and the position of its record among the live records; by batch and
+            rank, and within a rank's batch in order.
+        """
+        plan, passed = self._plan(live, epoch), first
+        for planned in plan.chunks(plan.start(first)):
+            groups, samples = np.flatnonzero(planned.complete), planned.samples
+            groups = groups[np.argsort(samples["number"][planned.last[groups]])]
+            batches = np.full(len(planned.last), stop)
+            batches[groups] = np.arange(passed, passed + len(groups))
+            batch, ranks = batches[planned.group], planned.owners(self.rank_shares)
+            mine = np.flatnonzero(batch < stop)
+            mine = mine[np.lexsort((samples["number"][mine], ranks[mine], batch[mine]))]
+            located = plan.order.locate(samples["number"][mine])
+            yield batch[mine], ranks[mine], self.table.starts[located.container] + located.record
+            passed += len(groups)
+            if passed >= stop:
+                return
+
+    def find(self, live: LiveRecords, position: int, epoch: int) -> list[tuple[int, int, int]]:
+        """List the rank, batch and slot of a live record in an epoch; empty if no batch has it."""
+        (container, _), plan = live.find(np.array([position])), self._plan(live, epoch)
+        sample = int(plan.order.find(container, position - self.table.starts[container])[0])
         batches = plan.complete(sample)
         for planned in plan.chunks(sample):
             samples, group = planned.samples, planned.group

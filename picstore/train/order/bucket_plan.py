@@ -23,7 +23,7 @@ from picstore.arrays import I64, U8, Array, Bools, Table
 from picstore.storage.edits.live_records import LiveRecords
 from picstore.train.order.epoch_order import EpochOrder
 from picstore.train.order.global_batches import Division
-from picstore.train.order.rank_shares import RankShares, divide_samples, keep_own
+from picstore.train.order.rank_shares import RankShares
 
 _CHUNK = 1 << 14  # number of samples to plan at a time
 # The search for a batch's start first covers this many samples on either side of a guess.
@@ -161,14 +161,8 @@ class PlannedBatches:
 
     def owners(self, rank_shares: RankShares) -> I64:
         """Return the rank of each sample, int64 (samples,); -1 if only the complete batch determines the rank."""
-        first, last = rank_shares.find_readers(self.samples["lane"])
-        owners = keep_own(first, last, divide_samples(self.samples["size"], first, rank_shares.world_size), self.group)
-        begins = np.append(0, self.last + 1)
-        for number in np.unique(self.group[(owners < 0) & self.complete[self.group]]).tolist():
-            mine = slice(int(begins[number]), int(begins[number + 1]))
-            shares = divide_samples(mine.stop - mine.start, np.arange(rank_shares.world_size), rank_shares.world_size)
-            rank_shares.deal_rest(owners[mine], (first[mine], last[mine]), shares)
-        return owners
+        readers = rank_shares.find_readers(self.samples["lane"])
+        return rank_shares.deal_batches(readers, self.group, self.samples["size"], whole=self.complete)
 
 
 def _group(samples: Table) -> PlannedBatches:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from picstore import rng
+from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.order.epoch_order import EpochOrder
 from picstore.train.order.global_batches import RankShard
-from picstore.train.order.requests import BatchRequest, OpenRuns, SourceRequest, TrainingSource, skip_deleted
+from picstore.train.order.rank_shares import RankShares
+from picstore.train.order.requests import BatchRequest, OpenRuns, SourceRequest, TrainingSource, Windows, skip_deleted
 from picstore.train.order.state_checks import VERSION, check_state, position_in_epochs
 from picstore.train.order.weights import RecordShares
 from picstore.train.transforms.progressive import EpochStages
@@ -43,6 +45,10 @@ class DatasetOrder:
 
     def length(self, epoch: int) -> int:
         return self.shard.batches
+
+    @property
+    def rank_shares(self) -> RankShares:
+        return self.shard.rank_shares
 
     @property
     def lanes(self) -> int:
@@ -75,19 +81,27 @@ class DatasetOrder:
                 return
             epoch, first = epoch + 1, 0
 
-    def find(self, dataset: Dataset, position: int, epoch: int) -> list[tuple[int, int, int]]:
-        """List (rank, batch, slot) of each sample of the record ``dataset[position]`` in an epoch.
+    def windows_of(self, steps: I64) -> list[Windows]:
+        """Return the samples of global batches, see :meth:`SteppedOrder.windows_of`."""
+        (epochs, batches), division = np.divmod(steps, self.shard.batches), self.shard.division
+        starts, stops = division.starts(batches), division.starts(batches + 1)
+        firsts, before = np.where(stops - starts == self.shard.batch, 0, starts), epochs * self.shard.records
+        return [Windows(before + starts, before + stops, firsts)]
 
-        With weights, a record may have several samples in an epoch, or none. Samples in no batch are not listed.
-        """
-        ((container,), _) = dataset.live.find(np.array([position]))
-        record = position - int(dataset.live.counts[:container].sum())
-        numbers = range(record, record + 1)
-        if self.weights is not None:
-            numbers = self.weights.samples_of(int(container), record, epoch)
-        order = self._epoch_order(dataset, epoch)
-        found = (self.shard.find(order.find(int(container), number)) for number in numbers)
-        return [place for place in found if place is not None]
+    def steps_of(self, source: int, numbers: I64) -> I64:
+        """Return the global batch of each sample, see :meth:`SteppedOrder.steps_of`."""
+        (epochs, samples), division = np.divmod(numbers, self.shard.records), self.shard.division
+        last = division.batches - 1
+        batches = np.where(samples >= division.start(last), last, samples // division.size)
+        return np.where(samples < division.start(last + 1), epochs * division.batches + batches, -1)
+
+    def lanes_of(self, source: int, numbers: I64) -> tuple[I64, I64 | int]:
+        """Return the lane of each sample, see :meth:`SteppedOrder.lanes_of`."""
+        return numbers % self.shard.records % self.lanes, 0
+
+    def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:
+        """Return None, because a batch has its samples in the order of the epoch."""
+        return None
 
     def batch_seed(self, epoch: int, batch: int) -> int:
         return rng.key(rng.AUGMENT, self.seed, epoch, batch, self.shard.rank)
@@ -102,6 +116,9 @@ class DatasetOrder:
             "world_size": self.shard.world_size,
             "epoch": epoch,
             "samples": self.shard.division.start(batch),
+            # Not compared when a state is loaded; `picstore audit` needs them for the steps before the state.
+            "global_batch": self.shard.batch,
+            "drop_last": self.shard.drop_last,
             **({} if self.weights is None else {"weights": self.weights.digest}),
         }
 

@@ -49,6 +49,14 @@ class Samples:
         return len(self.container)
 
 
+def groups_of(values: I64) -> Iterator[I64]:
+    """Yield the indices of each group of equal values, ascending by value and within a group."""
+    grouped = np.argsort(values, kind="stable")
+    bounds = np.flatnonzero(np.diff(values[grouped], prepend=-1, append=-1))
+    for first, after in pairwise(bounds.tolist()):
+        yield grouped[first:after]
+
+
 class ContainerOrder:
     """Order of containers with ``counts`` records: permuted by random bits of a key, or as stored without a key.
 
@@ -85,10 +93,13 @@ class ContainerOrder:
         container = self._sorted[turn]
         return container, self._ends[turn] - self._counts[container]
 
-    def start(self, container: int) -> int:
-        """Return the index of a container's first record among all containers' records."""
-        self._sort(self._part[[container]])
-        return int((self._ends - self._counts[self._sorted])[self._sorted == container][0])
+    def starts(self, containers: I64) -> I64:
+        """Return the index of each container's first record among all containers' records."""
+        self._sort(self._part[containers])
+        by_number = np.argsort(self._sorted)
+        turns = by_number[np.searchsorted(self._sorted, containers, sorter=by_number)]
+        starts: I64 = self._ends[turns] - self._counts[containers]
+        return starts
 
     def sum_parts(self, values: Array) -> I64:
         """Return the sums of ``values`` (containers, n) over each part's containers: int64 (parts, n)."""
@@ -163,20 +174,23 @@ class EpochOrder:
         end = (stop - 1 - self._lane_starts[lane]) * self.lanes + lane
         if self._shuffle:
             self._draw_permutations(container)
-            grouped = np.argsort(container, kind="stable")
-            bounds = np.flatnonzero(np.diff(container[grouped], prepend=-1, append=-1))
-            for first, after in pairwise(bounds.tolist()):
-                mine = grouped[first:after]
+            for mine in groups_of(container):
                 record[mine] = self.records_of(int(container[mine[0]]))[record[mine]]
         return Samples(container, record, lane, end)
 
-    def find(self, container: int, record: int) -> int:
-        """Return the index in the epoch of record ``record`` of a container; the inverse of :meth:`locate`."""
+    def find(self, containers: I64, records: I64) -> I64:
+        """Return the index in the epoch of each record of ``containers``; the inverse of :meth:`locate`."""
+        turns = records.copy()
         if self._shuffle:
-            record = int(np.flatnonzero(self.records_of(container) == record)[0])
-        index = self.containers.start(container) + record
-        lane = int(np.searchsorted(self._lane_starts, index, side="right")) - 1
-        return (index - int(self._lane_starts[lane])) * self.lanes + lane
+            for mine in groups_of(containers):
+                drawn = self.records_of(int(containers[mine[0]]))
+                inverse = np.empty_like(drawn)
+                inverse[drawn] = np.arange(len(drawn))
+                turns[mine] = inverse[records[mine]]
+        index = self.containers.starts(containers) + turns
+        lane = np.searchsorted(self._lane_starts, index, side="right") - 1
+        found: I64 = (index - self._lane_starts[lane]) * self.lanes + lane
+        return found
 
     def records_of(self, container: int) -> I64:
         """Return the indices of a container's records in the order in which the epoch has the records."""

@@ -51,6 +51,13 @@ class EvenDivision:
             return self.samples + (batch - self.batches) * self.size
         return usual if self.samples - usual >= least else max(0, self.samples - least)
 
+    def starts(self, batches: I64) -> I64:
+        """Return :meth:`start` of each batch, from 0 to the number of batches."""
+        starts = batches * self.size
+        for batch in (self.batches - 1, self.batches):
+            starts[batches == batch] = self.start(batch)
+        return starts
+
     def batch_of(self, sample: int) -> int:
         """Return the index of the batch that holds sample ``sample``; the inverse of :meth:`start`."""
         end = self.start(self.batches)
@@ -165,17 +172,6 @@ class RankShard:
         start, stop, first = self._bounds(batch)
         share = int(divide_samples(stop - start, self.rank, self.world_size, first=first))
         return self.world_size * share / (stop - start)
-
-    def find(self, sample: int) -> tuple[int, int, int] | None:
-        """Return (rank, batch, slot) of a sample, the inverse of :meth:`samples`; None if no batch has the sample."""
-        batch = self.division.batch_of(sample)
-        if batch >= self.batches:
-            return None
-        start, stop, first = self._bounds(batch)
-        lanes, turns = self.rank_shares.lanes_of(np.arange(start, stop), self.records)
-        owners = self.rank_shares.deal(lanes, turns, first=first)
-        rank = int(owners[sample - start])
-        return rank, batch, int((owners[: sample - start] == rank).sum())
 
     def _bounds(self, batch: int) -> tuple[int, int, int]:
         """Return the start and stop of a global batch in the epoch, and the first rank that gets a leftover sample.

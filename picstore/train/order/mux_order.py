@@ -17,9 +17,14 @@ from picstore.errors import UsageError
 from picstore.train.order.epoch_order import EpochOrder
 from picstore.train.order.global_batches import check_global_batch
 from picstore.train.order.rank_shares import RankShares, check_rank, divide_samples
-from picstore.train.order.requests import BatchRequest, OpenRuns, SourceRequest, TrainingSource, skip_deleted
+from picstore.train.order.requests import BatchRequest, OpenRuns, SourceRequest, TrainingSource, Windows, skip_deleted
 from picstore.train.order.state_checks import MAX_POSITION, VERSION, check_position, check_state
 from picstore.train.transforms.arguments import checked_integer
+
+
+def source_seed(seed: int, number: int) -> int:
+    """Return the seed of a mux's source; it depends on the number, because a dataset may be listed twice."""
+    return rng.key(rng.MUX, seed, number)
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,22 @@ class MuxSchedule:
         for counts, step, following in zip(self.counts, self.steps, self.steps[1:], strict=False):
             taken.append(tuple(t + (following - step) * c for t, c in zip(taken[-1], counts, strict=True)))
         return taken
+
+    def windows_of(self, batches: I64) -> list[Windows]:
+        """Return the samples of each source in some global batches."""
+        steps, counts, taken = (np.array(each) for each in (self.steps, self.counts, self._taken))
+        piece = np.searchsorted(steps, batches, side="right") - 1
+        sizes = counts[piece]
+        starts = taken[piece] + (batches - steps[piece])[:, None] * sizes
+        firsts = np.cumsum(sizes, axis=1) - sizes
+        return [Windows(*each) for each in zip(starts.T, (starts + sizes).T, firsts.T, strict=True)]
+
+    def batches_of(self, source: int, numbers: I64) -> I64:
+        """Return the global batch of each sample of a source; −1 if no batch has the sample."""
+        steps, counts, taken = (np.array(each) for each in (self.steps, self.counts, self._taken))
+        piece = np.searchsorted(taken[:, source], numbers, side="right") - 1
+        batches = steps[piece] + (numbers - taken[piece, source]) // np.maximum(counts[piece, source], 1)
+        return np.where(counts[piece, source] > 0, batches, -1)
 
     def _piece(self, batch: int) -> int:
         return bisect.bisect_right(self.steps, batch) - 1
@@ -159,6 +180,24 @@ class MuxOrder:
                 if len(mine)
                 for request in source.requests(window, mine, weight)
             ]
+
+    def windows_of(self, steps: I64) -> list[Windows]:
+        """Return the samples of global batches, see :meth:`SteppedOrder.windows_of`."""
+        return self.schedule.windows_of(steps)
+
+    def steps_of(self, source: int, numbers: I64) -> I64:
+        """Return the global batch of each sample, see :meth:`SteppedOrder.steps_of`."""
+        return self.schedule.batches_of(source, numbers)
+
+    def lanes_of(self, source: int, numbers: I64) -> tuple[I64, I64 | int]:
+        """Return the lane and turn of each sample, see :meth:`SteppedOrder.lanes_of`."""
+        return self.rank_shares.lanes_of(numbers, self.records[source])
+
+    def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:
+        """Return :meth:`slots` of several ranks' batches, one after another."""
+        numbers = (steps * self.world_size + ranks).astype(np.uint64)
+        keys = rng.keys(rng.key(rng.MUX, self.seed, len(self.records)), numbers)
+        return np.concatenate(rng.permutations(keys, sizes))
 
     def batch_seed(self, epoch: int, batch: int) -> int:
         return rng.key(rng.MUX, self.seed, self._number(epoch, batch), self.rank)

@@ -90,11 +90,33 @@ class RankShares:
             lanes, turns: lane and turn of each sample, in order, see :meth:`lanes_of`.
             first: first rank that gets a leftover sample, see :func:`divide_samples`.
         """
+        group, sizes = np.zeros(len(lanes), dtype=np.int64), np.full(len(lanes), len(lanes))
+        return self.deal_batches(self.find_readers(lanes, turns), group, sizes, firsts=first)
+
+    def deal_batches(
+        self, readers: tuple[I64, I64], group: I64, sizes: I64, *, firsts: I64 | int = 0, whole: Bools | None = None
+    ) -> I64:
+        """Return the rank of each sample of several global batches, (n,); :meth:`deal` is for one batch.
+
+        Args:
+            readers: first and last reader of each sample's lane, in the order of each batch.
+            group: index of each sample's batch, ascending.
+            sizes: number of samples in each sample's batch.
+            firsts: for each sample, or for all, see :func:`divide_samples`.
+            whole: bool (batches,), whether all samples of a batch are there; None for all. In other batches, samples
+                that :func:`keep_own` leaves without an owner have rank −1.
+        """
         if self.world_size == 1:
-            return np.zeros(len(lanes), dtype=np.int64)
-        shares = divide_samples(len(lanes), np.arange(self.world_size), self.world_size, first=first)
-        readers = self.find_readers(lanes, turns)
-        return self.deal_rest(keep_own(*readers, shares[readers[0]]), readers, shares)
+            return np.zeros(len(group), dtype=np.int64)
+        firsts = np.broadcast_to(firsts, group.shape)
+        owners = keep_own(*readers, divide_samples(sizes, readers[0], self.world_size, first=firsts), group)
+        for number in np.unique(group[owners < 0]).tolist():
+            if whole is None or whole[number]:
+                mine = slice(*np.searchsorted(group, (number, number + 1)).tolist())
+                size, first, ranks = int(sizes[mine.start]), int(firsts[mine.start]), np.arange(self.world_size)
+                shares = divide_samples(size, ranks, self.world_size, first=first)
+                self.deal_rest(owners[mine], (readers[0][mine], readers[1][mine]), shares)
+        return owners
 
     def deal_rest(self, owners: I64, readers: tuple[I64, I64], shares: I64) -> I64:
         """Give the samples of a global batch that have no owner yet to ranks that lack samples.

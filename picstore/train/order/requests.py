@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -126,6 +126,19 @@ class SourceRequest:
 
 
 BatchRequest: TypeAlias = Sequence[SourceRequest]
+
+
+class Windows(NamedTuple):
+    """Samples that some global batches take of one source, numbered through all its epochs; int64 (batches,) each.
+
+    Attributes:
+        starts, stops: bounds of each batch's samples.
+        firsts: first rank that gets a leftover sample of each batch, see ``rank_shares.divide_samples``.
+    """
+
+    starts: I64
+    stops: I64
+    firsts: I64
 
 
 class Order(Protocol):

@@ -89,6 +89,16 @@ class RecordShares:
         bounds >>= _TICKS
         return np.diff(bounds)
 
+    def times(self, epoch: int) -> I64:
+        """Return how often an epoch has each record, int64 (records,)."""
+        found, offset = np.empty(int(self.starts[-1]), dtype=np.int64), self._offset(epoch)
+        for start in range(0, len(self.starts) - 1, _CHUNK):
+            containers = np.arange(start, min(start + _CHUNK, len(self.starts) - 1))
+            _, begins, ends = self._ticks(containers)
+            mine = slice(self.starts[containers[0]], self.starts[containers[-1] + 1])
+            found[mine] = ((ends + offset) >> _TICKS) - ((begins + offset) >> _TICKS)
+        return found
+
     def to_records(self, samples: Samples, epoch: int) -> Samples:
         """Map samples of containers with :meth:`counts` samples to live records, and number each record's samples."""
         each, which = np.unique(samples.container, return_inverse=True)
@@ -99,13 +109,17 @@ class RecordShares:
         copy = number - ((begins[found] + offset) >> _TICKS)
         return replace(samples, record=found - first[which], copy=copy)
 
-    def samples_of(self, container: int, record: int, epoch: int) -> range:
-        """Return the indices of a container's samples that :meth:`to_records` maps to its live record ``record``."""
-        _, begins, ends = self._ticks(np.array([container]))
-        offset = self._offset(epoch)
-        before = (int(self.bounds[container]) + offset) >> _TICKS
-        begin, end = ((int(ticks[record]) + offset) >> _TICKS for ticks in (begins, ends))
-        return range(begin - before, end - before)
+    def samples_of(self, containers: I64, records: I64, epoch: int) -> tuple[I64, I64]:
+        """Find the samples of containers that :meth:`to_records` maps to the containers' live ``records``.
+
+        Returns:
+            For each record, the index of its first sample among its container's samples, and the number of its samples.
+        """
+        each, which = np.unique(containers, return_inverse=True)
+        first, begins, ends = self._ticks(each)
+        offset, number = self._offset(epoch), first[which] + records
+        begin, end = ((ticks[number] + offset) >> _TICKS for ticks in (begins, ends))
+        return begin - ((self.bounds[containers] + offset) >> _TICKS), end - begin
 
     def _ticks(self, containers: I64) -> tuple[I64, I64, I64]:
         """Return the shares before and after each record of some containers, in ticks, added up over all records.

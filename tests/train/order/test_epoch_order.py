@@ -86,8 +86,8 @@ def test_a_record_is_found_at_the_sample_that_is_located_at_it(
     counts: list[int], seed: int, lanes: int, shuffle: bool
 ) -> None:
     epoch = EpochOrder(counts, seed=seed, epoch=1, lanes=lanes, shuffle=shuffle)
-    located = addresses(epoch)
-    assert [epoch.find(*address) for address in located] == list(range(epoch.records))
+    located = epoch.locate(np.arange(epoch.records))
+    assert epoch.find(located.container, located.record).tolist() == list(range(epoch.records))
 
 
 def test_epochs_and_seeds_differ_and_repeat() -> None:

@@ -132,10 +132,12 @@ def test_the_samples_of_a_record_are_those_that_the_epoch_maps_to_it(
     for container, count in enumerate(epoch_counts.tolist()):
         samples = Samples(*np.array([[container] * count, range(count), [0] * count], np.int64), np.zeros(count, bool))
         mapped = shares.to_records(samples, epoch).record
-        for record in range(counts[container]):
-            numbers = shares.samples_of(container, record, epoch)
-            assert list(numbers) == np.flatnonzero(mapped == record).tolist()
-            found += [starts[container] + record] * len(numbers)
+        records = np.arange(counts[container])
+        begins, times = shares.samples_of(np.full(len(records), container), records, epoch)
+        for record, begin, number in zip(records, begins, times, strict=True):
+            assert list(range(begin, begin + number)) == np.flatnonzero(mapped == record).tolist()
+            found += [starts[container] + record] * number
+    assert np.bincount(found, minlength=sum(counts)).tolist() == shares.times(epoch).tolist()
     assert len(found) == shares.samples
 
 
@@ -227,6 +229,8 @@ def test_a_state_without_weights_or_selection_has_the_fields_that_it_had(make_da
         "world_size": 1,
         "epoch": 0,
         "samples": 0,
+        "global_batch": loader_of(dataset).batch_size,
+        "drop_last": True,
     }
 
 

@@ -1,0 +1,200 @@
+"""``picstore.audit``: which records a training drew up to a state of its loader, and when."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from picstore.errors import PicstoreError, UsageError
+from picstore.verbs.common_arguments import open_dataset, open_selection
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from picstore.storage.dataset import Dataset
+    from picstore.storage.location.resolve import Where
+    from picstore.train.audited import Audit
+    from picstore.train.loader import Loader
+    from picstore.train.mux import DataMux
+
+
+def audit(
+    checkpoint: str | os.PathLike[str] | Mapping[str, Any],
+    dataset: Where | Dataset | Loader | DataMux | Sequence[Where | Dataset],
+    *,
+    weights: str | npt.ArrayLike | None = None,
+    balance: str | None = None,
+    repeat: float = 1,
+    batch_size: int | None = None,
+    global_batch_size: int | None = None,
+    aug_repeats: int = 1,
+    drop_last: bool | None = None,
+    where: str | None = None,
+    split: float | Sequence[float] | None = None,
+    part: int | None = None,
+    split_seed: int = 0,
+    split_by: str | None = None,
+    root: Where | None = None,
+) -> Audit:
+    """Tell which images a training had seen when it saved a checkpoint, and at which steps.
+
+    The answer is arithmetic on the loader's state: nothing was logged, and no image is read. A state names the version
+    of its dataset, so images that were deleted or added since are told apart.
+
+    Args:
+        checkpoint: state of a loader, JSON or a checkpoint that holds one, or a folder of such files.
+        dataset: the training's dataset; several are joined. For a mux, its configuration or its datasets in order. In
+            Python also an open dataset, a Loader or a DataMux.
+        weights: the Loader's column of weights.
+        balance: the Loader's column whose values come equally often.
+        repeat: the Loader's number of samples in an epoch, as a multiple of the number of records.
+        batch_size: images in a rank's batch; None for what the state has.
+        global_batch_size: images in the batches of all ranks; None for what the state has.
+        aug_repeats: the Loader's number of images of each record in a batch, by which these sizes are divided.
+        drop_last: whether the Loader left out samples that fill no batch; None for what the state has, or else yes.
+        where, split, part, split_seed, split_by: as :func:`picstore.shuffle` has them.
+        root: as :func:`picstore.info` has it.
+
+    Returns:
+        The audit: its methods give samples by step, counts by record, steps of ids, and what was not seen.
+
+    Raises:
+        UsageError: the file has no state, or the state is of another dataset or order, which the text names.
+        NotADataset, Unfinished, UnsupportedVersion, Damage: a dataset cannot be opened.
+    """
+    options = {name: value for name, value in locals().items() if name in _OPTIONS or name == "root"}
+    from picstore.train.saved_states import find_states, join_workers, read_states
+
+    if isinstance(checkpoint, Mapping):
+        found = find_states(dict(checkpoint))
+        if not found:
+            raise UsageError("there is no loader's state; give what state_dict() of a loader returned")
+    else:
+        found = read_states(Path(checkpoint))
+    states, remark = join_workers(found)
+    audits = [(place, _try(state, dataset, options)) for place, state in states]
+    fitting = [(place, each) for place, each in audits if not isinstance(each, UsageError)]
+    if len(fitting) > 1:
+        places = "; ".join(place for place, _ in fitting)
+        raise UsageError(f"there are {len(fitting)} states of this dataset: in {places}; give one of them alone")
+    for _, audited in fitting:
+        return replace(audited, remarks=(*audited.remarks, *([remark] if remark else [])))
+    raise cast("UsageError", audits[0][1])
+
+
+_SELECTION: dict[str, Any] = {"where": None, "split": None, "part": None, "split_seed": 0, "split_by": None}
+# Options that a loader has of its own, with their defaults.
+_OPTIONS: dict[str, Any] = {
+    **dict.fromkeys(("weights", "balance", "batch_size", "global_batch_size", "drop_last")),
+    "repeat": 1,
+    "aug_repeats": 1,
+    **_SELECTION,
+}
+
+
+def _try(state: dict[str, Any], dataset: Any, options: dict[str, Any]) -> Audit | UsageError:
+    try:
+        return _audit(state, dataset, options)
+    except UsageError as error:
+        return error
+
+
+def _audit(state: dict[str, Any], dataset: Any, options: dict[str, Any]) -> Audit:
+    """Audit the order of a state; raise UsageError if the datasets or options are not those of the state."""
+    from picstore.train.audited import Audit
+    from picstore.train.orders_of_states import order_of_loader, order_of_state
+
+    # A loader can only be given if its module is loaded, which takes 1 s.
+    core = sys.modules.get("picstore.train.core")
+    if core is not None and isinstance(dataset, core.BatchLoader):
+        _refuse(options, f"the {type(dataset).__name__} has its own")
+        opened = [source.dataset for source in dataset.sources]
+        order = order_of_loader(dataset.order, state)
+        return Audit.of(order, opened, state, [_reopen(each) for each in opened])
+    if "datasets" in state:
+        _refuse(options, "the state is of a mux, whose configuration tells")
+        return _audit_mux(state, dataset, options["root"])
+    if "buckets" in state:
+        raise UsageError(
+            "the state is of a Loader with Buckets or Sequences; make that Loader in Python, and give it to "
+            "picstore.audit in place of the dataset"
+        )
+    trained, latest = _open_trained(dataset, state.get("dataset"), options)
+    return Audit.of(order_of_state(state, trained, options), [trained], state, [latest])
+
+
+def _audit_mux(state: dict[str, Any], dataset: Any, root: Where | None) -> Audit:
+    from picstore.storage.dataset import Dataset
+    from picstore.train.audited import Audit
+    from picstore.train.orders_of_states import mux_of_state
+
+    given = list(dataset) if isinstance(dataset, (list, tuple)) else [dataset]
+    names, schedule, per_rank = state["datasets"], None, True
+    entries: list[tuple[Any, str | None, Any]] = [(each, None, root) for each in given]
+    if len(given) == 1 and not isinstance(given[0], Dataset) and Path(str(given[0])).is_file():
+        # Imported here because the module imports torch.
+        from picstore.train.mux_config import make_schedule, read_config
+
+        config = read_config(given[0])
+        entries = [(each.path, each.where, each.root) for each in config.entries]
+        schedule, per_rank = make_schedule(config), not config.options.get("global_counts")
+    if not isinstance(names, list) or len(names) != len(entries):
+        raise UsageError(f"the state is of a mux of {names}; give these datasets in this order, or its configuration")
+    pairs = [
+        _open_trained(path, name, {**_SELECTION, "where": where, "root": of_index})
+        for (path, where, of_index), name in zip(entries, names, strict=True)
+    ]
+    order = mux_of_state(state, [trained for trained, _ in pairs], schedule, per_rank=per_rank)
+    return Audit.of(order, [trained for trained, _ in pairs], state, [latest for _, latest in pairs])
+
+
+def _refuse(options: Mapping[str, Any], why: str) -> None:
+    for name, default in _OPTIONS.items():
+        if options[name] is not default and options[name] != default:
+            raise UsageError(f"leave {name} out: {why}")
+
+
+def _open_trained(given: Any, identity: Any, options: Mapping[str, Any]) -> tuple[Dataset, Dataset]:
+    """Open the dataset of a state as it was then, with its selection, and as it is now, without.
+
+    Raise UsageError, which names both, if the state is of another dataset or selection.
+    """
+    from picstore.storage.dataset import Dataset
+
+    uuid, _, selected = str(identity).partition(",")
+    given = given[0] if isinstance(given, (list, tuple)) and len(given) == 1 else given
+    selection = {name: options[name] for name in _SELECTION}
+    if isinstance(given, (list, tuple)):
+        latest = trained = open_selection(given, **_SELECTION, root=options["root"])
+    else:
+        latest = trained = open_dataset(given, options["root"])
+        if isinstance(given, Dataset):
+            latest = _reopen(given)
+        elif latest.order_uuid != uuid:
+            try:
+                trained = Dataset(given, root=options["root"], version=uuid)
+            except UsageError as error:
+                text = f"the state is of the dataset {uuid}, {latest.path} is {latest.order_uuid}"
+                raise UsageError(f"{text} and has no such earlier version; give the training's dataset") from error
+    chosen = open_selection(trained, **selection)
+    if chosen.identity != identity:
+        text = f"the state is of the dataset {identity}, given is {chosen.identity}"
+        hint = "where, or split and part, as the training had them" if selected else "the training's dataset"
+        raise UsageError(f"{text}; give {hint}, or in Python the dataset itself")
+    return chosen, latest
+
+
+def _reopen(dataset: Dataset) -> Dataset:
+    """Open the latest version of an open dataset, or return the dataset if its files cannot be opened alone."""
+    from picstore.storage.dataset import Dataset
+    from picstore.storage.location.resolve import Location
+
+    if isinstance(dataset.path, Location):
+        with contextlib.suppress(PicstoreError):
+            return Dataset(dataset.path, root=cast("Any", dataset.references))
+    return dataset
