@@ -202,7 +202,7 @@ def test_the_place_of_a_record_is_where_the_ranks_request_it(kind: Any, drop_las
     records = [(container, record) for container, count in enumerate(counts) for record in range(count)]
     assert len(places) > len(records) // 2
     length = make(0, world_size).length(2) or 0
-    drawn = drawn_samples(make(0, world_size), [sources[0].dataset.live])  # type: ignore[arg-type]
+    drawn = drawn_samples(make(0, world_size), [sources[0].dataset.live])
     for position in range(0, len(records), 31):
         samples = drawn.find(0, np.array([position]), 2 * length, 3 * length)
         found = [(rank, step - 2 * length, slot) for rank, step, slot in samples[["rank", "step", "slot"]].tolist()]
