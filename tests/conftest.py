@@ -70,7 +70,7 @@ _PHOTOGRAPHS = Path(__file__).parents[2] / "shared" / "images"
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose how much is tried; compile kernels once, as otherwise each of parallel test processes would."""
-    load_profile(default_run=config.option.markexpr == "not slow")
+    load_profile(config.option.markexpr)
     if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
         return
     recipe = ["--recipe", "timm_default"] if importlib.util.find_spec("torch") else []

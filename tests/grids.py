@@ -1,4 +1,4 @@
-"""What a default run takes a part of, and CI all: cases of parametrized tests, and examples of Hypothesis."""
+"""What a run takes a part of, and the nightly one all: cases of parametrized tests, and examples of Hypothesis."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from hypothesis import settings
 
 # The time of an example depends on the machine more than on the code.
 settings.register_profile("default run", deadline=None, max_examples=15)
-settings.register_profile("all", deadline=None, max_examples=100)
+settings.register_profile("all", deadline=None, max_examples=50)
+settings.register_profile("nightly", deadline=None, max_examples=100)
 
 
-def load_profile(*, default_run: bool) -> None:
-    """Choose how many examples Hypothesis tries."""
-    settings.load_profile("default run" if default_run else "all")
+def load_profile(markers: str) -> None:
+    """Choose how many examples Hypothesis tries, by pytest's option -m."""
+    settings.load_profile({"not slow": "default run", "nightly or hypothesis": "nightly"}.get(markers, "all"))
 
 
 def slow_except(
@@ -39,7 +40,7 @@ def slow_except(
 
 
 def examples(count: int) -> settings:
-    """Settings of a property of which CI tries ``count`` examples; a default run tries a seventh."""
+    """Settings of a property of which the nightly run tries ``count`` examples, CI a half, a default run a seventh."""
     default = settings.default
     assert default is not None
     return settings(max_examples=max(count * default.max_examples // 100, 1))
