@@ -132,7 +132,7 @@ def layer_of(package: str, part: str) -> int:
     for number, layer in enumerate(LAYERS[package]):
         if part in layer.split(" | "):
             return number
-    pytest.fail(f"{package}.{part} stands in no layer: add it to LAYERS and docs/design.md")
+    pytest.fail(f"{package}.{part} stands in no layer: add it to LAYERS")
 
 
 def forbidden_imports(path: Path) -> Iterator[str]:
