@@ -1,7 +1,7 @@
 """picstore: image datasets for training: convert, shuffle, verify, and stream augmented batches.
 
-``_public.py`` has the public names and modules. They are loaded on first use, so that ``import picstore`` is instant
-and needs no torch. All other modules are internal.
+``_public.py`` lists the public names and modules, which are loaded on first use, so that ``import picstore`` is fast
+and does not need torch. All other modules are internal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if sys.platform == "win32":
 
 _MODULES_OF = _public.modules_by_name(_public.NAMES, _public.TRANSFORMS)
 _load = _public.load_lazily(__name__, globals(), _MODULES_OF)
-# Without ``map``, so that ``from picstore import *`` leaves Python's own in place.
+# The name ``map`` is left out, so that ``from picstore import *`` does not replace Python's own ``map``.
 __all__ = sorted({*_MODULES_OF, *_public.MODULES} - {"map"})  # noqa: PLE0605  a list, because the docs site warns of a tuple
 
 

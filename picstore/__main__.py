@@ -1,4 +1,4 @@
-"""``python -m picstore``, for shells without the ``picstore`` script on their path."""
+"""Entry point of ``python -m picstore``, for shells that do not find the script ``picstore`` on their path."""
 
 from picstore.cli import main
 

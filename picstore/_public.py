@@ -1,7 +1,8 @@
-"""Table of the public names of picstore by module, in the order of docs/reference/python.md.
+"""Table of the public names of picstore by defining module, in the order of docs/reference/python.md.
 
-``picstore`` and ``picstore.transforms`` load a name on first use. ``python scripts/stubs.py`` writes ``__init__.pyi``
-and ``transforms.pyi`` for type checkers. A module or name that is not in the table is internal.
+``picstore`` and ``picstore.transforms`` import a name when it is first used. For type checkers, ``python
+scripts/stubs.py`` writes the names to ``__init__.pyi`` and ``transforms.pyi``. Modules and names that are not in this
+table are internal.
 """
 
 from __future__ import annotations
@@ -72,12 +73,12 @@ EXTRA_MODULES = ("lightning",)
 
 
 def modules_by_name(*tables: dict[str, str]) -> dict[str, str]:
-    """Map each name in some tables of names by module to the name's module."""
+    """Return the module of each name in several tables, each of which lists names, separated by spaces, by module."""
     return {name: module for table in tables for module, names in table.items() for name in names.split()}
 
 
 def load_lazily(package: str, namespace: dict[str, Any], modules: dict[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a public module, which loads a name on first use and keeps it in ``namespace``."""
+    """Return a ``__getattr__`` for a public module, which imports a name on first use and adds it to ``namespace``."""
 
     def load(name: str) -> Any:
         if name not in modules:

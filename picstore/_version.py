@@ -1,3 +1,3 @@
-"""Version of the package, which modules import from here rather than from the package's root."""
+"""Version of the package; modules of picstore import it from this module rather than from the package ``picstore``."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Number of cores that this process may use, the default number of threads and processes."""
+"""Number of cores that this process may use, which is the default number of threads and processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _PROC = Path("/proc/self")
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use by its CPU affinity and its control groups' CPU quotas.
+    """Return the number of cores that this process may use, by its CPU affinity and its control groups' CPU quotas.
 
-    A quota of 1.5 cores counts as 2, half a core as 1. From Python 3.13 on, ``PYTHON_CPU_COUNT`` replaces the affinity.
+    A quota is rounded up: 1.5 cores count as 2, half a core as 1. From Python 3.13 on, ``PYTHON_CPU_COUNT`` replaces
+    the number of cores by affinity.
     """
     if hasattr(os, "process_cpu_count"):
         cores = os.process_cpu_count() or 1
@@ -29,7 +30,7 @@ def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
     "Control Group v2", "CPU Interface Files", and "CFS Bandwidth Control".
 
     Args:
-        proc: the process's folder in /proc.
+        proc: folder of the process in /proc.
     """
     try:
         groups = [line.split(":", 2) for line in (proc / "cgroup").read_text("utf-8", "replace").splitlines()]
@@ -48,14 +49,14 @@ def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
 
 
 def _quotas_above(root: str, mounted: Path, group: str) -> Iterator[float]:
-    """Yield the CPU quotas, in cores, of a group and of all groups above it, up to the mounted group.
+    """Yield the CPU quotas, in cores, of a control group and of all groups above it, up to the mounted group.
 
-    In a container, ``group`` may be a path of the host; then only the mounted group, the container's own, is read.
+    In a container, ``group`` may be a path on the host; then only the mounted group, which is the container's, is read.
 
     Args:
-        root: path of the mounted group in the hierarchy of groups.
-        mounted: folder at which that group is mounted.
-        group: path of the group in the hierarchy of groups.
+        root: path of the mounted group in the hierarchy of control groups.
+        mounted: folder at which the group ``root`` is mounted.
+        group: path of the control group in the hierarchy of control groups.
     """
     path = PurePosixPath(group)
     below = path.relative_to(root) if path.is_relative_to(root) else PurePosixPath()
@@ -70,5 +71,5 @@ def _quotas_above(root: str, mounted: Path, group: str) -> Iterator[float]:
             if quota != "max" and int(quota) > 0 and int(period) > 0:
                 yield int(quota) / int(period)
         except (OSError, ValueError):
-            # The root group of a hierarchy, and groups without the CPU controller, have no files of quotas.
+            # The root group of a hierarchy, and groups without the CPU controller, have no files that state quotas.
             continue

@@ -1,6 +1,6 @@
 """Exceptions of picstore, with a command's exit code: 2 usage, 3 damage or failed inputs, 4 missing library, else 1.
 
-Errors of other libraries are translated where they arise, with ``from``.
+Exceptions of other libraries are converted to these where they occur, by ``raise … from``.
 """
 
 from __future__ import annotations
@@ -9,45 +9,45 @@ from typing import Any
 
 
 class PicstoreError(Exception):
-    """Base class of picstore's exceptions. The message names the problem, the file and the remedy in one line."""
+    """Base class of picstore's exceptions. The message names the problem, the file and a remedy, on one line."""
 
     exit_code = 1
 
 
 class UsageError(PicstoreError):
-    """Invalid arguments, or arguments that contradict each other."""
+    """Error in a call or command: an argument is invalid, or arguments contradict each other."""
 
     exit_code = 2
 
 
 class Conflict(UsageError):
-    """Another process changed the dataset meanwhile; nothing was written, and the change can be repeated."""
+    """Error because another process changed the dataset during an edit. Nothing was written; repeat the edit."""
 
 
 class MissingDependency(PicstoreError):
-    """A needed library is not installed; the message has the command that installs the library."""
+    """Error because a library is not installed; the message has the command that installs it."""
 
     exit_code = 4
 
 
 class NotADataset(PicstoreError):
-    """The path or URL is missing, is not a directory, or holds something other than a picstore dataset."""
+    """Error because a path or URL is missing, is not a directory, or holds something other than a picstore dataset."""
 
 
 class Unfinished(NotADataset):
-    """The directory holds an unfinished conversion or shuffle, and so no manifest."""
+    """Error because a directory holds an unfinished conversion or shuffle, and therefore no manifest."""
 
 
 class UnsupportedVersion(PicstoreError):
-    """The dataset has a format version that this picstore does not know."""
+    """Error because the dataset has a format version that this version of picstore does not know."""
 
 
 class Damage(PicstoreError):
-    """Stored bytes contradict docs/format.md, are missing, or cannot be read from the disk.
+    """Error because stored bytes contradict docs/format.md, are missing, or cannot be read from the disk.
 
     Attributes:
-        what: the problem.
-        file: name, path or URL of the damaged file, for messages.
+        what: description of the problem.
+        file: name, path or URL of the damaged file, as messages show it.
         offset: byte offset of the damage in the file.
     """
 
@@ -64,35 +64,35 @@ class Damage(PicstoreError):
 
 
 class Truncated(Damage):
-    """Bytes are missing at the end of a file, for example after an interrupted copy."""
+    """Error because bytes are missing at the end of a file, for example after an interrupted copy."""
 
 
 class Corrupt(Damage):
-    """Stored bytes are wrong: a checksum, a magic number or a field does not match."""
+    """Error because stored bytes are wrong: a checksum, a magic number or a field does not match."""
 
 
 class Changed(Damage):
-    """A source file has changed since the source was listed, so that the listed byte offsets are no longer right."""
+    """Error because a source file has changed since the source was listed, so that listed byte offsets are wrong."""
 
     WHAT = "it has changed since it was listed, so nothing more of it is taken"
 
 
 class TooLarge(Damage):
-    """A length exceeds the format's limit; the error is raised before memory of this length is allocated."""
+    """Error because a stored length exceeds the format's limit; it is raised before that much memory is allocated."""
 
 
 class ImageError(PicstoreError):
-    """One image cannot become a training JPEG, or cannot be decoded; the message is the ledger's reason."""
+    """Error because an image cannot be decoded or cannot become a training JPEG; the ledger has the message."""
 
 
 class NotTranscodable(ImageError):
-    """A JPEG cannot be given restart markers without loss; the message names the reason."""
+    """Error because restart markers cannot be added to a JPEG without loss; the message says why."""
 
 
 class TooManyFailures(PicstoreError):
-    """More inputs of a conversion, or images of ``map``, failed than ``max_errors`` allows.
+    """Error because more inputs of a conversion, or images of ``map``, failed than ``max_errors`` allows.
 
-    A conversion has written the dataset of all other inputs, ``map`` no column.
+    A conversion has nevertheless written a dataset of all other inputs; ``map`` has not written the column.
 
     Attributes:
         result: the ``picstore.results.ConvertResult`` of the dataset; None if no image, and so no dataset, was written.
@@ -106,17 +106,17 @@ class TooManyFailures(PicstoreError):
 
 
 def missing_extra(need: str, extra: str) -> MissingDependency:
-    """Return the error for a library that is not installed, with the command that installs it.
+    """Return the error to raise if a library is not installed, with the command that installs it in the message.
 
     Args:
-        need: the first half of the message, such as ``"an Arrow table needs pyarrow"``.
-        extra: the extra (optional dependencies) of picstore that includes the library.
+        need: first half of the message, such as ``"an Arrow table needs pyarrow"``.
+        extra: extra of picstore (a set of optional dependencies) that includes the library.
     """
     return MissingDependency(f"{need}: {install_command(extra)}")
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra of picstore, from the repository's clone if picstore runs from one."""
+    """Return the command that installs an extra of picstore, from the repository's clone if picstore runs from it."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from pathlib import Path

@@ -1,8 +1,8 @@
-"""First program of a helper process (``helper_process.py``), which runs before any module is imported.
+"""First program of a helper process (see ``helper_process.py``): sets the path before any other module is imported.
 
-Python puts the folder of this file on the path, not the working directory, in which a file could hide a module of
-Python. Arguments: folders of modules, ``module:function`` to run, modules not to import, the descriptor of the file for
-last words, and the arguments that ``sys.argv`` then holds.
+Because Python runs this file, it puts the file's folder on the path rather than the working directory, in which a file
+could hide a module of Python. Arguments: folders to search for modules, ``module:function`` to run, modules that must
+not be imported, the descriptor of a file for a last traceback, and the arguments to leave in ``sys.argv``.
 """
 
 import sys
@@ -15,7 +15,7 @@ import faulthandler  # noqa: E402
 import gc  # noqa: E402
 import importlib  # noqa: E402
 
-# Off, because garbage collection while modules are imported frees nothing, and takes 25 of the 310 ms.
+# Garbage collection is turned off, because it would free nothing during imports, and take 25 of their 310 ms.
 gc.disable()
 # Importing a module whose entry in sys.modules is None raises ImportError.
 sys.modules.update(dict.fromkeys(filter(None, _without.split(","))))  # type: ignore[arg-type]
@@ -28,7 +28,7 @@ if _last_words:
         import traceback
 
         traceback.print_exception(*error, file=last_words)
-        last_words.flush()  # The process may end without closing the file.
+        last_words.flush()  # Flush the file now, because the process may end without closing it.
 
     sys.excepthook = _write_last_words
 

@@ -1,8 +1,8 @@
-"""Start of helper processes: each is a Python that runs a function of picstore.
+"""Start of helper processes, each of which is a Python interpreter that runs one function of picstore.
 
-``python -c`` and multiprocessing's fork server look for modules in the working directory first, and no option before
-Python 3.11 forbids it: a ``threading.py`` in a folder of images would run. Helpers run the file ``helper_main.py``
-instead, whose first statement sets the path.
+``python -c`` and multiprocessing's fork server search the working directory first for modules, so that a file
+``threading.py`` in a folder of images would run; before Python 3.11 no option prevents this. Helper processes run the
+file ``helper_main.py`` instead, whose first statement sets the path.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Modules that numba imports if they are installed, for functions that no kernel calls and for colors in numba's errors.
-# Without these modules, importing numba takes half of the time.
+# Modules that numba imports if they are installed, for functions that no kernel calls and for colors in its messages.
+# Without these modules, importing numba takes half the time.
 NUMBA_EXTRAS = ("scipy", "cffi", "yaml", "colorama")
 _MAIN = Path(__file__).with_name("helper_main.py")
 
@@ -29,13 +29,14 @@ def start_helper(
     environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> subprocess.Popen[Any]:
-    """Start a Python process that runs a function, with garbage collection off until the function turns it on.
+    """Start a Python process that runs a function; garbage collection is off until the function turns it on.
 
     Args:
-        main: ``module:function``, a function without parameters.
+        main: function to run, as ``module:function``; the function has no parameters.
         arguments: strings that the function finds in ``sys.argv[1:]``.
         descriptors: file descriptors that the process inherits.
-        last_words: descriptor of a file for the traceback of an uncaught error or stacks at a crash; None for stderr.
+        last_words: descriptor of a file for the traceback of an uncaught exception, or the stacks at a crash; None for
+            stderr.
         without: modules that the process cannot import until it calls :func:`allow_imports`.
         environment: environment variables to add to those of this process.
         options: options of ``subprocess.Popen``.
@@ -51,21 +52,21 @@ def start_helper(
 
 
 def allow_imports(names: Sequence[str] = NUMBA_EXTRAS) -> None:
-    """Allow this process to import modules again that ``without`` of :func:`start_helper` forbade."""
+    """Allow this process to import modules again that the argument ``without`` of :func:`start_helper` excluded."""
     for name in names:
         if sys.modules.get(name) is None:
             sys.modules.pop(name, None)
 
 
 def _flags() -> list[str]:
-    """Return the command-line options -E and -s if they are in effect in this interpreter."""
+    """Return those of the command-line options -E and -s that are in effect in this interpreter."""
     return [*["-E"] * sys.flags.ignore_environment, *["-s"] * sys.flags.no_user_site]
 
 
 def module_folders() -> list[str]:
-    """Return the folders in which started processes look for modules: this process's ``sys.path``, absolute.
+    """Return the folders in which a started process must look for modules: this process's ``sys.path``, absolute.
 
-    The working directory is included only if ``sys.path`` has it, as in notebooks and ``python -c``. It comes last, so
+    The working directory is included only if ``sys.path`` has it, as in notebooks and ``python -c``. It is last, so
     that the user's modules are found there but cannot hide modules of Python or of packages.
     """
     here = [each for each in sys.path if each in ("", ".")]

@@ -1,4 +1,4 @@
-"""Data module of Lightning: loaders with the ranks and devices of a trainer, and positions in checkpoints."""
+"""Data module for Lightning: creates Loaders for a trainer's ranks and devices, and saves positions in checkpoints."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ MakeLoader: TypeAlias = Callable[..., Loader | DataMux]
 
 
 class DataModule(LightningDataModule):
-    """Loaders for a Lightning trainer; each process of the trainer creates its own, for its rank and device.
+    """Data module whose Loaders a Lightning trainer uses; each process creates its own, for its rank and device.
 
-    Lightning's checkpoints hold the position of the loader for training; ``trainer.fit(..., ckpt_path=...)`` resumes
-    with the next batch, also with another number of processes (see :meth:`picstore.Loader.load_state_dict`). Without a
-    checkpoint, the epochs of the loaders are those of the trainer.
+    Lightning's checkpoints hold the position of the training loader; ``trainer.fit(..., ckpt_path=...)`` resumes with
+    the next batch, also if the number of processes has changed (see :meth:`picstore.Loader.load_state_dict`). Without a
+    checkpoint, the loaders' epoch is the trainer's.
 
     Args:
-        train, val, test, predict: functions that return a loader, given ``rank``, ``world_size`` and ``device``, such
-            as ``functools.partial(picstore.Loader, "train", batch_size=256)``, whose own arguments have precedence.
+        train, val, test, predict: functions that return a loader for the keyword arguments ``rank``, ``world_size`` and
+            ``device``, such as ``functools.partial(picstore.Loader, "train", batch_size=256)``; arguments in the
+            partial have precedence.
 
     Attributes:
-        loaders: the loaders that were created last, by stage: ``"train"``, ``"val"``, ``"test"``, ``"predict"``.
+        loaders: most recently created loaders, by stage: ``"train"``, ``"val"``, ``"test"``, ``"predict"``.
 
     Raises:
         UsageError: a loader that the trainer requests has no length.
@@ -46,11 +47,12 @@ class DataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         self.loaders: dict[str, Loader | DataMux] = {}
-        # State of a checkpoint, to be loaded into the next loader for training.
+        # State from a checkpoint that the next training loader will load.
         self._to_load: Mapping[str, Any] | None = None
         for stage, make in (("train", train), ("val", val), ("test", test), ("predict", predict)):
             if make is not None:
-                # Set only for stages with a loader, because Lightning warns of dataloaders that the model does not use.
+                # Set the attribute only for stages with a loader, because Lightning warns of dataloaders that the model
+                # does not use.
                 setattr(self, f"{stage}_dataloader", partial(self._make_loader, stage, make))
 
     def _make_loader(self, stage: str, make: MakeLoader) -> Loader | DataMux:
@@ -72,7 +74,7 @@ class DataModule(LightningDataModule):
         return loader
 
     def _placement(self) -> dict[str, Any]:
-        """Return this process's ``rank``, ``world_size`` and ``device``, for a loader; {} without a trainer."""
+        """Return the ``rank``, ``world_size`` and ``device`` to give to a loader; {} without a trainer."""
         if self.trainer is None:
             return {}
         shard = self.trainer.distributed_sampler_kwargs or {"rank": 0, "num_replicas": 1}
@@ -80,16 +82,16 @@ class DataModule(LightningDataModule):
         return {"rank": shard["rank"], "world_size": shard["num_replicas"], "device": device}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the loader for training, which Lightning writes to checkpoints."""
+        """Return the position of the training loader, which Lightning writes to checkpoints."""
         return {"train": self.loaders["train"].state_dict()} if "train" in self.loaders else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the state in a checkpoint, at whose position the next loader for training will resume."""
+        """Keep the state from a checkpoint, at whose position the next training loader will resume."""
         self._to_load = state_dict.get("train")
 
     def teardown(self, stage: str) -> None:
-        """End the threads and processes of the loaders. Positions stay, and the loaders can be iterated again."""
-        # A state that no loader has taken is of a checkpoint loaded for a test, not for training.
+        """End the threads and processes of the loaders; they keep their positions and can be iterated over again."""
+        # A state that is still here comes from a checkpoint that was loaded for a test rather than for training.
         self._to_load = None
         for loader in self.loaders.values():
             loader.close()

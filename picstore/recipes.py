@@ -1,7 +1,7 @@
-"""Recipes: the augmentations of published trainings, for the ``transform`` of a loader.
+"""Recipes: the augmentations of published training runs, for the argument ``transform`` of a Loader.
 
-Each function returns the list of transforms, or the Views, of a published training, with its parameters. The docstring
-says how the training mixes batches (MixUp, CutMix) and how often it repeats a record.
+Each function returns the list of transforms, or the Views, of a published training run. Its docstring says how the run
+mixes batches (MixUp, CutMix) and how often it repeats a record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Transforms: TypeAlias = list[Any]
 
 IMAGENET_MEAN: Channels = (0.485, 0.456, 0.406)
 IMAGENET_STD: Channels = (0.229, 0.224, 0.225)
-# Mean of the images, by channel, on which CLIP was trained; the standard deviation follows.
+# Mean and standard deviation, by channel, of the images on which CLIP was trained.
 OPENAI_MEAN: Channels = (0.48145466, 0.4578275, 0.40821073)
 OPENAI_STD: Channels = (0.26862954, 0.26130258, 0.27577711)
 DETR_SIZES = tuple(range(480, 801, 32))
@@ -40,12 +40,12 @@ def evaluation(
     mean: Channels = IMAGENET_MEAN,
     std: Channels = IMAGENET_STD,
 ) -> Transforms:
-    """Usual transforms for evaluation on ImageNet: resize the shorter side, crop the center."""
+    """Usual transforms for evaluation on ImageNet: resize the shorter side to ``resize``, and crop the center."""
     return [Resize(resize, interpolation=interpolation), CenterCrop(size), Normalize(mean, std)]
 
 
 def torchvision_resnet50_v2(size: int = 176) -> Transforms:
-    """Transforms that trained torchvision's weights IMAGENET1K_V2 of ResNet-50.
+    """Transforms with which torchvision trained ResNet-50's weights IMAGENET1K_V2.
 
     Source: references/classification, and "How to train state-of-the-art models using TorchVision's latest primitives",
     2021. The training repeats each record four times (``aug_repeats=4``), mixes batches by ``RandomChoice([MixUp(0.2),
@@ -70,10 +70,10 @@ def timm_default(
     mean: Channels = IMAGENET_MEAN,
     std: Channels = IMAGENET_STD,
 ) -> Transforms:
-    """Transforms of timm's ``create_transform(size, is_training=True, …)``; timm's trainings mostly use RandAugment.
+    """Transforms of timm's ``create_transform(size, is_training=True, …)``; training with timm mostly uses RandAugment.
 
-    As in timm, an automatic augmentation replaces color jitter. Erased boxes are filled with normal noise
-    (``re_mode="pixel"``). The trainings mix batches by ``MixUp(0.8)`` and ``CutMix(1.0)``.
+    As in timm, ``auto_augment`` replaces color jitter. Erased boxes are filled with normal noise (``re_mode="pixel"``).
+    Training with timm mixes batches by ``MixUp(0.8)`` and ``CutMix(1.0)``.
     """
     steps: Transforms = [RandomResizedCrop(size, interpolation=interpolation), RandomHorizontalFlip()]
     if auto_augment is not None:
@@ -91,8 +91,8 @@ def deit3(size: int = 224, *, color_jitter: float = 0.3) -> Transforms:
     """DeiT III's 3-Augment: turn grey, solarize or blur, then jitter colors (Touvron et al., ECCV 2022).
 
     The training repeats each record three times (``aug_repeats=3``) and mixes batches by ``MixUp(0.8)`` and
-    ``CutMix(1.0)``. The simple crop for ImageNet-21k is left out, because it reflects the border of a resized image,
-    which a single resampling cannot do.
+    ``CutMix(1.0)``. The "simple random crop" for ImageNet-21k is left out, because it mirrors a resized image at its
+    border, which transforms that resample an image only once cannot do.
     """
     return [
         RandomResizedCrop(size, interpolation="bicubic"),
@@ -104,7 +104,7 @@ def deit3(size: int = 224, *, color_jitter: float = 0.3) -> Transforms:
 
 
 def open_clip(size: int = 224, scale: tuple[float, float] = (0.9, 1.0)) -> Transforms:
-    """OpenCLIP's augmentation of images with captions (``image_transform(…, is_train=True)``)."""
+    """OpenCLIP's augmentation of images that have captions (``image_transform(…, is_train=True)``)."""
     return [RandomResizedCrop(size, scale=scale, interpolation="bicubic"), Normalize(OPENAI_MEAN, OPENAI_STD)]
 
 
@@ -115,7 +115,7 @@ def mae(size: int = 224, scale: tuple[float, float] = (0.2, 1.0)) -> Transforms:
 
 
 def simclr(size: int = 224, strength: float = 1.0, *, scale: tuple[float, float] = (0.08, 1.0)) -> Views:
-    """SimCLR's two views of an image, ``batch.views["views"]`` (Chen et al., ICML 2020, appendix A).
+    """SimCLR's two random views of an image, in ``batch.views["views"]`` (Chen et al., ICML 2020, appendix A).
 
     The side of the blur's kernel is ``size // 10``, rounded up to an odd number.
     """
@@ -166,9 +166,9 @@ def dinov2(
 def detr(*, sizes: Sequence[int] = DETR_SIZES, max_size: int = 1333) -> Transforms:
     """DETR's augmentation: resize to a random size, half of the images after a crop (Carion et al., ECCV 2020).
 
-    Images of a batch differ in size; ``targets=["boxes"]`` moves the boxes. The crop's sides are drawn from 384 to 600
-    pixels after the shorter side was resized to 400, 500 or 600, as in ``make_coco_transforms`` of DETR; other
-    ``sizes`` scale these numbers.
+    The images of a batch differ in size; give ``targets=["boxes"]`` to move boxes with the image. The sides of the crop
+    are drawn from 384 to 600 pixels after the shorter side of the image was resized to 400, 500 or 600, as in
+    ``make_coco_transforms`` of DETR; other ``sizes`` scale these numbers.
     """
     unit = min(sizes) / min(DETR_SIZES)
     before = [round(side * unit) for side in (400, 500, 600)]
@@ -193,13 +193,13 @@ NAMED: Mapping[str, Callable[[], Transforms | Views]] = MappingProxyType(
 
 
 def find_recipe(given: str) -> tuple[list[Transforms | Views], dict[str, Any]]:
-    """Return the recipe of this name in this module, or the recipes in the TOML configuration of a mux.
+    """Return the recipe with a name, or those in a TOML file, which may be the configuration of a mux of datasets.
 
     Returns:
-        The recipe in a list, or the recipes of the mux's datasets; and the loader's options from the file, or {}.
+        A list of the named recipe or of the recipes of the mux's datasets; and the loader options in the file, or {}.
 
     Raises:
-        UsageError: there is no such recipe, or the file cannot be used.
+        UsageError: no recipe has this name, or the file cannot be used.
     """
     if not given.lower().endswith(".toml"):
         if given not in NAMED:

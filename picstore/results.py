@@ -1,4 +1,4 @@
-"""Results of the verbs as frozen dataclasses, with the fields that ``picstore VERB --json`` prints."""
+"""Results of the verbs, as frozen dataclasses; their fields are those that ``picstore VERB --json`` prints."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the command: 0, or 3 if the verb found damage."""
+        """Exit code of the command: 0, or 3 if the verb found or met damage."""
         return 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that ``--json`` prints."""
+        """Return the result as the object that ``--json`` prints."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressReport(Result):
-    """Progress of a verb, as a callback gets it.
+    """Report on the progress of a verb, for the callback that a caller passes as ``progress``.
 
     Attributes:
-        verb, stage: names, such as "convert" and "rows".
-        done, total: number of items of the stage, done and in total; None if they are not counted.
-        rate: items per second in this stage; None while unknown.
+        verb, stage: names of the verb, such as "convert", and of its current stage, such as "rows".
+        done, total: number of the stage's items that are done, and of all its items; None if they are not counted.
+        rate: number of items done per second in this stage; None while unknown.
         seconds: time since the verb began.
         left: seconds until the stage ends; None while unknown.
     """
@@ -43,7 +43,7 @@ class ProgressReport(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatCount:
-    """Number of converted inputs of one file format, and total bytes of these files and of the JPEGs made from them."""
+    """Number of converted inputs in one file format, and total bytes of their files and of the JPEGs made from them."""
 
     format: str
     inputs: int
@@ -54,7 +54,7 @@ class FormatCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonCount:
-    """Number of inputs with the same status and reason in the ledger."""
+    """Number of inputs that have the same status and reason in the ledger."""
 
     status: str
     reason: str
@@ -67,15 +67,16 @@ class ConvertResult(Result):
 
     Attributes:
         dataset: path or URL of the dataset.
-        uuid: UUID of the dataset; None for a shard.
-        inputs: number of converted inputs; for ``append`` the new inputs only.
+        uuid: UUID of the dataset; None if the result is a shard.
+        inputs: number of inputs of the conversion; for ``append`` only of new inputs.
         images: number of images in the whole dataset, or in the shard.
-        classes, bytes: number of classes, and size of the dataset's files; None for a shard.
-        seconds: duration of the verb.
+        classes, bytes: number of classes, and total bytes of the dataset's files; None if the result is a shard.
+        seconds: duration of the conversion in seconds.
         stages: duration of each stage in seconds.
-        outcome: number of inputs by status, and total ``source_bytes`` and ``jpeg_bytes``.
+        outcome: number of inputs by status, total ``source_bytes`` of the inputs and ``jpeg_bytes`` of their JPEGs.
         status: number of inputs by status.
-        formats, reasons: number of inputs by file format, and by status and reason; the most frequent first.
+        formats, reasons: number of inputs by file format, and by status and reason; the most frequent first in each
+            list.
         remarks: remarks on the source, such as files that were left out.
     """
 
@@ -99,14 +100,15 @@ class QualityResult(Result):
     """Result of ``measure_quality``.
 
     Attributes:
-        images: number of encoded images, over which ``qualities`` holds means.
-        lossless: number of images that convert keeps without loss, whatever the quality.
+        images: number of encoded images, over which the means in ``qualities`` are taken.
+        lossless: number of images that ``convert`` stores without loss, whatever the quality.
         failed: number of images that cannot be read.
-        reencode: whether JPEGs that convert would keep were encoded too: on request, or because it would keep all.
-        source_bytes: size of the files of ``images``.
+        reencode: whether JPEGs that ``convert`` would store without loss were encoded too, on request or because all
+            images are such JPEGs.
+        source_bytes: total bytes of the files of the encoded images.
         encoder, subsampling, resize, quality: settings of the planned conversion.
-        qualities: for each subsampling and quality the means of ``bytes``, ``saved`` relative to the files, ``psnr`` in
-            dB and ``ssim``; and ``ssim_low``, the fifth percentile of SSIM.
+        qualities: for each subsampling and quality the means of ``bytes``, of ``saved`` (the fraction of the files'
+            bytes that is saved), of ``psnr`` in dB and of ``ssim``; and ``ssim_low``, the fifth percentile of SSIM.
     """
 
     images: int
@@ -122,14 +124,14 @@ class QualityResult(Result):
 
     @property
     def title(self) -> str:
-        """Title of a plot, such as ``200 images, turbo, resized to shorter:256``."""
+        """Title for a plot, such as ``200 images, turbo, resized to shorter:256``."""
         resized = "" if self.resize is None else f", resized to {self.resize}"
         return f"{self.images:,} images, {self.encoder}{resized}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleResult(Result):
-    """Result of ``shuffle``: facts of the copy; ``shuffle`` is the last entry in its manifest's shuffle history."""
+    """Result of ``shuffle``: facts about the copy; ``shuffle`` is the last shuffle that the copy's manifest records."""
 
     dataset: str
     uuid: str
@@ -139,7 +141,7 @@ class ShuffleResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class DamagedPlace:
-    """Damage to a file: name relative to the dataset, byte offset, problem, and number of records lost."""
+    """Damage to a file: the file's name relative to the dataset, byte offset, problem, and number of lost records."""
 
     file: str
     offset: int
@@ -152,7 +154,7 @@ class VerifyResult(Result):
     """Result of ``verify``.
 
     Attributes:
-        images, files: numbers of images and files in the dataset.
+        images, files: number of images and number of files in the dataset.
         ok: True if there is no damage.
         records_lost: number of records that cannot be read because of the damage.
         remarks: remarks on faults that are not damage, such as a missing copy of the manifest.
@@ -174,7 +176,7 @@ class VerifyResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteResult(Result):
-    """Result of ``delete``: the new UUID of the dataset, number of images left, and number of images deleted now."""
+    """Result of ``delete``: new UUID of the dataset, number of remaining images, and of images deleted by this call."""
 
     dataset: str
     uuid: str
@@ -184,7 +186,7 @@ class DeleteResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Place of damage in a container, and number of the container's records deleted because they cannot be read."""
+    """Damage to a container, and number of the container's records that were deleted because they cannot be read."""
 
     file: str
     offset: int
@@ -197,13 +199,13 @@ class RepairResult(Result):
     """Result of ``repair``.
 
     Attributes:
-        images: number of images left.
+        images: number of images that remain in the dataset.
         manifest: whether the manifest was restored from its copy.
-        copy: whether the copy was written from the manifest.
-        index: whether the index was rebuilt.
-        counts: whether the counts of labels were written.
-        records_lost: number of records deleted now, because they cannot be read.
-        losses: damage in the containers of the records deleted now.
+        copy: whether the copy of the manifest was written anew.
+        index: whether the index of the containers was rebuilt from the files.
+        counts: whether the counts of records by label were written.
+        records_lost: number of records that were deleted because they cannot be read.
+        losses: damage to the containers of these records.
     """
 
     dataset: str
@@ -223,10 +225,10 @@ class ExportResult(Result):
 
     Attributes:
         out, format: folder and format of the exported files.
-        images, bytes: number of records written, and size of their JPEGs.
+        images, bytes: number of exported records, and total bytes of their JPEGs.
         records_lost: number of damaged records that were left out.
-        seconds: duration of the verb.
-        remarks: remarks on what the format cannot hold.
+        seconds: duration of the export in seconds.
+        remarks: remarks on data that the format cannot hold.
     """
 
     out: str
@@ -248,17 +250,18 @@ class InfoResult(Result):
 
     Attributes:
         dataset: path or URL of the dataset.
-        format_version, read_by: version of the format, and the first release of picstore that reads it.
+        format_version, read_by: version of the dataset's format, and first release of picstore that reads this version.
         images: number of images that a loader reads; with a selection, number of selected images.
         stored_images, deleted: number of records in the files, and number of deleted records.
-        read_bytes, copy_bytes: number of bytes that an epoch reads, and an estimate of it for a shuffled copy.
-        bytes: size of the files.
-        encode, references, provenance, outcome: from the manifest: settings of the JPEGs, folder of an index's images,
-            origin, and outcome of the conversion.
-        shuffle, shuffle_history: the manifest's entry of the last shuffle, and of all shuffles.
-        order: statistics of the stored order; None for fewer than two records.
-        sampled_containers: number of containers read for ``order`` and the histograms of sizes: all, or 1,000.
-        counts_kept: True if the counts by class were stored in the dataset, False if records were counted now.
+        read_bytes, copy_bytes: number of bytes that an epoch reads, and an estimate of that number for a shuffled copy.
+        bytes: total bytes of the dataset's files.
+        encode, references, provenance, outcome: entries of the manifest: settings of the JPEGs, folder of the images of
+            an index, origin, and number of inputs by status.
+        shuffle, shuffle_history: entry of the manifest on the last shuffle, and entries on all shuffles.
+        order: statistics of the order in which records are stored; None for fewer than two records.
+        sampled_containers: number of containers that were read for ``order`` and for the histograms of sizes: all, or
+            1,000.
+        counts_kept: True if the dataset stores the counts by class, False if this call counted the records.
         histograms: histograms of ``label``, ``width``, ``height`` and ``bytes``.
     """
 
@@ -293,7 +296,7 @@ class InfoResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Near-duplicate: an image's id, and the number of bits in which its hash differs from the group image's hash."""
+    """Near-duplicate: an image's id, and the number of bits in which its hash differs from the group image's."""
 
     id: int
     distance: int
@@ -301,7 +304,7 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateGroup:
-    """Image (the lowest id of its group, or an id of the other dataset) with its near-duplicates by ascending id."""
+    """Image (the lowest id of its group, or an id of the other dataset) and its near-duplicates by ascending id."""
 
     id: int
     duplicates: list[Duplicate]
@@ -312,9 +315,9 @@ class ClassCounts:
     """Number of images of a class in each of two datasets.
 
     Attributes:
-        name: name of the class; ``label 7`` if it has none.
-        label, other_label: label in each dataset; None if a dataset does not have the class.
-        images, other_images: number of images in each dataset.
+        name: name of the class; ``label 7`` if the class 7 has no name.
+        label, other_label: label of the class in each dataset; None if a dataset does not have the class.
+        images, other_images: number of images of the class in each dataset.
     """
 
     name: str
@@ -326,14 +329,15 @@ class ClassCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """Images of two datasets counted in the same bins.
+    """Histogram of the images of two datasets, in the same bins or by the same values.
 
     Attributes:
         name: "width", "height", "bytes", "bits per pixel", "chroma sampling" or "quality".
-        edges: edges of the bins; each bin includes its lower edge, the last bin also its upper edge. Empty for values.
-        values: counted values; empty for bins.
+        edges: edges of the bins; each bin includes its lower edge, the last bin also its upper edge. Empty if values
+            are counted.
+        values: counted values; empty if there are bins.
         counts, other_counts: number of images of each dataset, by bin or value.
-        median, other_median: medians; None if there are no bins but values, and for a dataset without images.
+        median, other_median: median of each dataset; None if values are counted or the dataset has no images.
     """
 
     name: str
@@ -347,13 +351,13 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedImages:
-    """Images that two datasets share, by perceptual hashes.
+    """Images that two datasets share, as found by perceptual hashes.
 
     Attributes:
         distance: largest number of bits, of 64, in which hashes of near-duplicates differ.
         shared: number of images of the first dataset that the other dataset has too.
         repeated, other_repeated: number of near-duplicates within each dataset.
-        groups: images of the other dataset, with their near-duplicates in the first.
+        groups: images of the other dataset, each with its near-duplicates in the first.
     """
 
     distance: int
@@ -368,14 +372,15 @@ class CompareResult(Result):
     """Result of ``compare``.
 
     Attributes:
-        dataset, other: paths or URLs.
-        images, other_images: numbers of images.
-        same_labels: True if all classes that both datasets have carry the same label in both.
+        dataset, other: paths or URLs of the datasets.
+        images, other_images: number of images in each dataset.
+        same_labels: True if each class that both datasets have has the same label in both.
         classes: classes in the order of the first dataset's labels, then classes that only the other dataset has.
         sizes: distributions of width, height, bytes, bits per pixel and chroma sampling, of all images.
-        quality: distribution of JPEG quality on libjpeg's scale, estimated from the tables of at most 500 images each.
+        quality: distribution of JPEG quality on libjpeg's scale, estimated from the quantization tables of at most 500
+            images of each dataset.
         images_shared: images that both datasets have; None if they were not searched for.
-        seconds: duration of the verb.
+        seconds: duration of the comparison in seconds.
     """
 
     dataset: str
@@ -445,14 +450,14 @@ class DupesResult(Result):
     """Result of ``dupes``.
 
     Attributes:
-        dataset, other: paths or URLs.
+        dataset, other: paths or URLs of the datasets.
         distance: largest number of bits, of 64, in which hashes of near-duplicates differ.
         images: number of compared images.
-        duplicates: number of images that could be deleted.
-        unreadable: number of images that were left out.
-        groups: groups of near-duplicates, by id.
-        ids: file to which the ids of all duplicates were written; None for no file.
-        seconds: duration of the verb.
+        duplicates: number of images that can be deleted because they are duplicates.
+        unreadable: number of images that were left out because they cannot be read.
+        groups: groups of near-duplicates, in ascending order of ids.
+        ids: file to which the ids of all duplicates were written; None if no file was requested.
+        seconds: duration of the search in seconds.
     """
 
     dataset: str
@@ -468,7 +473,7 @@ class DupesResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmResult(Result):
-    """Result of ``warm``: number of kernels compiled now, number compiled before, seconds, and folder of kernels."""
+    """Result of ``warm``: number of kernels compiled now, number compiled before, seconds, and the kernels' folder."""
 
     compiled: int
     cached: int
@@ -482,15 +487,15 @@ class MapResult(Result):
 
     Attributes:
         dataset: path or URL of the dataset.
-        column: name of the column.
-        uuid: UUID of the dataset with the column.
-        images: number of images.
-        values: number of images that have a value.
+        column: name of the column that was written.
+        uuid: UUID of the dataset's version that has the column.
+        images: number of images for which the function was to return values.
+        values: number of these images that have a value.
         form: type of a value, such as "text", "float32" or "float32 of shape (512,)"; None if there is no value.
         failed: number of images without a value, because they are damaged or the function raised an exception.
-        reasons: number of images by reason; the most frequent first.
-        ledger: file with a line for each image without a value; None if all have one.
-        seconds: duration of the verb.
+        reasons: number of images without a value by reason; the most frequent reason first.
+        ledger: file with a line for each image without a value; None if all images have a value.
+        seconds: duration of the run in seconds.
     """
 
     dataset: str

@@ -22,20 +22,21 @@ from picstore.arrays import F64, I64, U64
 
 Words: TypeAlias = "int | U64"
 
-# Uses of random numbers; the first word of a key.
-DEAL = 1  # convert: assignment of a group's records to streams
-SHUFFLE = 2  # shuffle: order of records in a file, and file of each record
-PLAN = 3  # loader: order of containers, and of records in them
-AUGMENT = 4  # loader: parameters of transforms
-MUX = 5  # mux: order inside a batch
-MEASURE = 6  # convert --measure: inputs in the sample
-SPLIT = 7  # split: part of each record
-WEIGHT = 8  # loader: records whose fractional number of repeats an epoch rounds up
-BUCKET = 9  # loader with buckets: division of each bucket into batches
+# Uses of random numbers; the use is the first word of a key.
+DEAL = 1  # Use in convert: assignment of the records of a group to streams.
+SHUFFLE = 2  # Use in shuffle: order of the records in a file, and file of each record.
+PLAN = 3  # Use in a loader: order of containers, and order of the records in a container.
+AUGMENT = 4  # Use in a loader: parameters of transforms.
+MUX = 5  # Use in a mux of datasets: order of the samples in a batch.
+MEASURE = 6  # Use in convert --measure: choice of the inputs to measure.
+SPLIT = 7  # Use in split: part of the split in which each record is.
+WEIGHT = 8  # Use in a loader: records whose fractional number of repeats is rounded up in an epoch.
+BUCKET = 9  # Use in a loader with buckets: division of each bucket's samples into batches.
 
-# Number of random numbers to draw at a time, few enough for the cache; drawing 10**7 at once takes five times as long.
+# Number of random numbers to draw at once, few enough for the CPU's cache; drawing 10**7 at once takes five times as
+# long.
 _IN_CACHE = 1 << 14
-# Array length from which packing indices into values makes ``stable_argsort`` faster.
+# Length from which on ``stable_argsort`` sorts an array faster by packing indices into the values.
 _LONG = 512
 _MASK = (1 << 64) - 1
 # Constants of SplitMix64, which kernels use too.
@@ -58,7 +59,7 @@ def _mix(z: U64) -> U64:
 
 
 def key(*words: int) -> int:
-    """Hash a sequence of integers, each modulo 2**64, to a 64-bit key."""
+    """Hash a sequence of integers, each taken modulo 2**64, to a 64-bit key."""
     k = 0
     for word in words:
         k = _mix_int(((k + GOLDEN) & _MASK) ^ (word & _MASK))
@@ -66,26 +67,26 @@ def key(*words: int) -> int:
 
 
 def keys(k: Words, words: U64) -> U64:
-    """Extend ``k``, one key or a key per word, by each word: ``keys(key(a), [b])[0] == key(a, b)``."""
+    """Return the key of each word after ``k``, a key or an array of keys: ``keys(key(a), [b])[0] == key(a, b)``."""
     with np.errstate(over="ignore"):
         return _mix(np.bitwise_xor(words, np.asarray(k, np.uint64) + np.uint64(GOLDEN)))
 
 
 def bits(k: Words, counters: npt.ArrayLike) -> U64:
-    """Draw 64 bits for each counter; ``k`` is a key, or an array of keys that broadcasts with the counters."""
+    """Draw 64 random bits for each counter; ``k`` is a key, or an array of keys that broadcasts with the counters."""
     c, base = np.asarray(counters, np.uint64), np.asarray(k, np.uint64)
     with np.errstate(over="ignore"):
         return _mix(base + (c + np.uint64(1)) * np.uint64(GOLDEN))
 
 
 def unit(k: Words, counters: npt.ArrayLike) -> F64:
-    """Draw uniform numbers in [0, 1), multiples of 2**-53."""
+    """Draw for each counter a uniform number in [0, 1), a multiple of 2**-53."""
     high: F64 = (bits(k, counters) >> np.uint64(11)).astype(np.float64)
     return high * 2.0**-53
 
 
 def below(k: Words, counters: npt.ArrayLike, limit: int) -> I64:
-    """Draw integers in [0, limit), ``(bits >> 32) * limit >> 32``; raise ValueError unless 1 ≤ limit ≤ 2**32."""
+    """Draw for each counter an integer in [0, limit), ``(bits >> 32) * limit >> 32``; 1 ≤ ``limit`` ≤ 2**32."""
     if not 0 < limit <= 1 << 32:
         raise ValueError(f"limit {limit} is not in 1 … 2**32")
     high = bits(k, counters) >> np.uint64(32)
@@ -94,7 +95,7 @@ def below(k: Words, counters: npt.ArrayLike, limit: int) -> I64:
 
 
 def permutation(k: int, n: int) -> I64:
-    """Draw a permutation of 0 … n − 1: counters sorted by random bits, ties by the counter."""
+    """Draw a permutation of the integers 0 … n − 1: counters sorted by random bits, equal bits by counter."""
     drawn = np.empty(n, dtype=np.uint64)
     for start in range(0, n, _IN_CACHE):
         drawn[start : start + _IN_CACHE] = bits(k, np.arange(start, min(n, start + _IN_CACHE), dtype=np.uint64))
@@ -102,7 +103,7 @@ def permutation(k: int, n: int) -> I64:
 
 
 def permutations(k: U64, counts: I64) -> list[I64]:
-    """Draw a :func:`permutation` for each pair of a key and a count, all at once."""
+    """Draw a :func:`permutation` for each key and its count; all are drawn in one operation."""
     ends = np.cumsum(counts)
     owner = np.repeat(np.arange(len(counts)), counts)
     counters = np.arange(len(owner)) - (ends - counts)[owner]
@@ -111,10 +112,10 @@ def permutations(k: U64, counts: I64) -> list[I64]:
 
 
 def stable_argsort(values: U64) -> I64:
-    """Return ``np.argsort(values, kind="stable")``, for long arrays of random bits in an eighth of the time.
+    """Return ``np.argsort(values, kind="stable")``; long arrays of random bits take an eighth of NumPy's time.
 
-    NumPy uses SIMD to sort numbers, but not in a stable argsort. So each number's low bits are replaced by its index
-    before sorting; then the few numbers with equal high bits are sorted again.
+    NumPy uses SIMD to sort numbers, but not for a stable argsort. Therefore the low bits of each number are replaced by
+    its index and the results sorted; then the few numbers with equal high bits are sorted again.
     """
     n = len(values)
     if n < _LONG:

@@ -1,7 +1,7 @@
-"""Transforms, named as in torchvision's ``transforms.v2``: ``import picstore.transforms as T``.
+"""Transforms, with the names of torchvision's ``transforms.v2``: ``import picstore.transforms as T``.
 
-``picstore`` has the same names, which are loaded on first use. A transform checks its arguments when it is made, and
-raises UsageError for a value that it does not take. Probabilities are 0 to 1, sizes 1 to 32768 pixels.
+``picstore`` has the same names. A transform checks its arguments when it is created, and raises UsageError for an
+invalid value. Probabilities are 0 to 1, sizes 1 to 32768 pixels.
 """
 
 from __future__ import annotations

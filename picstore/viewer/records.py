@@ -234,7 +234,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class _Patience:
-    """Limits of an evaluation: ``gone`` is set when the client disconnects; ``end`` is the latest time, in seconds."""
+    """Limits of an evaluation: ``gone`` is set when the client disconnects; ``limit`` seconds are over at ``end``."""
 
     gone: threading.Event
     limit: float

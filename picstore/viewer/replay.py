@@ -1,4 +1,4 @@
-"""Replay of a training: the batch of a step, rebuilt from seed, epoch and step."""
+"""Replay of a training run: the batch of any step, rebuilt from the seed, the epoch and the step."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from picstore.train.batch import Batch
     from picstore.train.loader import Loader
 
-MAX_SHOWN = 64  # slots of a batch on the page
+MAX_SHOWN = 64  # Largest number of slots of a batch, each a record's number in the batch, to show on the page.
 _MAX_BATCH = 4096
 _MAX_EPOCHS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Options of a training's Loader on which its batches depend.
+    """Options of a training run's Loader that determine its batches.
 
     A ``global_batch_size`` other than 0 replaces ``batch_size``; ``lanes`` is 0 for the default.
     """
@@ -46,7 +46,7 @@ class Run:
 
     @classmethod
     def from_query(cls, query: Query) -> Run:
-        """Read the options from a request; raise UsageError if a value is impossible."""
+        """Read the options of a Loader from a request; raise UsageError if a value is out of range."""
         return cls(
             recipe=query.text("recipe"),
             batch_size=query.integer("batch_size", 256, least=1, most=_MAX_BATCH),
@@ -65,18 +65,19 @@ class Run:
 
 
 class Replay:
-    """Loaders that rebuild batches of trainings on a dataset; threads may share this object."""
+    """Loaders that rebuild batches of training runs on a dataset; threads may share this object."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._loader = lru_cache(maxsize=4)(self._make_loader)
 
     def loader(self, run: Run) -> Loader:
-        """Return the loader of a training, which can build single batches; raise UsageError if options are wrong."""
+        """Return a loader with these options, which can build single batches; raise UsageError for invalid options."""
         return self._loader(run)
 
     def _make_loader(self, run: Run) -> Loader:
-        # Imported here because torch takes 1 s and 200 MB, which the rest of the page does not need.
+        # These modules are imported only here, because torch takes 1 s and 200 MB, which the rest of the page does not
+        # need.
         from picstore.train.loader import Loader
 
         recipe = Recipe.find(run.recipe)
@@ -101,11 +102,11 @@ class Replay:
         )
 
     def draw(self, run: Run, epoch: int, step: int, *, first: int = 0) -> Drawn:
-        """Build the batch of a step, and return up to 64 of the batch's slots from ``first`` on.
+        """Build the batch of a step, and return the images of up to 64 of its records, beginning with slot ``first``.
 
         Raises:
-            UsageError: the epoch has no such step, or the options do not fit together.
-            Damage: the batch has no sound record.
+            UsageError: the epoch has no such step, or the options contradict each other.
+            Damage: all records of the batch are damaged.
         """
         loader = self.loader(run)
         batch, made = loader.make_batch(epoch, step)
@@ -123,7 +124,7 @@ class Replay:
         return drawn
 
     def steps_of(self, run: Run, position: int, *, first: int, epochs: int) -> list[dict[str, Any]]:
-        """Return for each epoch the rank, step and slot of each sample of a record; empty if it skips the record."""
+        """Return for each epoch the rank, step and slot of each sample of a record; empty if the epoch skips it."""
         order, last = self.loader(run).order, first + min(epochs, _MAX_EPOCHS)
         length, drawn = order.length(first), drawn_samples(order, [self._dataset.live])
         found: dict[int, list[dict[str, int]]] = {epoch: [] for epoch in range(first, last)}
@@ -133,7 +134,7 @@ class Replay:
         return [{"epoch": epoch, "places": places} for epoch, places in found.items()]
 
     def position(self, run: Run, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return epoch and step of the last batch before a state, or (0, 0); raise UsageError unless the state fits."""
+        """Return epoch and step of the last batch before ``state``, or (0, 0); raise UsageError for another state."""
         epoch, batch = self.loader(run).position_of(state)
         if batch:
             return epoch, batch - 1
@@ -141,7 +142,7 @@ class Replay:
 
 
 def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list[list[list[Any]]]:
-    """Return the images of a batch by group, view and slot; a list of transforms stores its views one after another."""
+    """Return the images of a batch by group of views, view and slot; a list of transforms is one group of views."""
     found = []
     for name, count in groups:
         images = batch.views[name] if name else batch.images
@@ -154,7 +155,7 @@ def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list
 
 
 def _mixed_labels(batch: Batch, slots: range) -> list[list[tuple[int, float]]]:
-    """Return the two largest class shares of each label that MixUp or CutMix mixed; empty if labels are not mixed."""
+    """Return the two largest class fractions of each label that MixUp or CutMix mixed; [] if no labels are mixed."""
     if batch.labels.ndim == 1:
         return []
     values, labels = batch.labels[slots.start : slots.stop].topk(min(2, batch.labels.shape[1]))

@@ -1,8 +1,9 @@
-"""Protection of the page's server from other users and other web sites, and limits on connections.
+"""Protection of the page's server from other users and other web sites, and limits on its connections.
 
-Every user and every web page of the machine can reach the server. All pages and pictures lie below a secret path,
-``/TOKEN/``; whoever knows the address may see the dataset. A cookie would be sent to every port of the host, where
-another user may listen; a path is sent only to its server. Links, reloads and bookmarks work, as the address suffices.
+Every user and every web page of the machine can reach the server. Therefore all pages and pictures have addresses below
+a secret path, ``/TOKEN/``; whoever knows the address may see the dataset. A cookie instead would be sent to every port
+of the host, where another user may listen; a path is sent only to its server. Links, reloads and bookmarks work,
+because the address suffices.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_Address: TypeAlias = tuple[Any, ...]  # host and port of a client
+_Address: TypeAlias = tuple[Any, ...]  # Host and port of a client.
 
-# Most open connections; a browser opens six.
+# Largest number of open connections; a browser opens six.
 _MOST = 128
-# Seconds within which a connection must send a request's line and headers.
+# Seconds within which a client must send the request line and headers.
 _SECONDS = 10.0
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 _POLICY = (
@@ -42,8 +43,8 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-# With ``embed``, pages of this machine on any port, such as a notebook, may show the page in a frame; they must know
-# the secret address. X-Frame-Options cannot list several origins, so that header is dropped.
+# With ``embed``, pages of this machine on any port, such as a notebook, may show the page in a frame if they know the
+# secret address. The header X-Frame-Options is left out, because it cannot list several origins.
 _EMBEDDED = _HEADERS | {"content-security-policy": f"{_POLICY}http://localhost:* http://127.0.0.1:*"}
 del _EMBEDDED["x-frame-options"]
 _REDIRECT = """<!doctype html>
@@ -55,16 +56,16 @@ _REDIRECT = """<!doctype html>
 
 
 def new_token() -> str:
-    """Return a new token of 256 random bits."""
+    """Return a new secret token of 256 random bits, as text for URLs."""
     return secrets.token_urlsafe(32)
 
 
 @contextlib.contextmanager
 def redirecting_file(address: str) -> Iterator[str]:
-    """Write a file that redirects to an address, and yield the file's URL; remove the file at the end.
+    """Write a file that redirects a browser to an address, and yield the file's URL; remove the file at the end.
 
-    The browser gets this URL as its argument, because every user can see the arguments of a process. The folder has
-    mode 0700, so only this user can open the file.
+    The browser is started with this URL, not with the secret address, because all users can see the arguments of a
+    process. The folder has mode 0700, so only this user can open the file.
     """
     with tempfile.TemporaryDirectory(prefix="picstore-view-") as folder:
         file = Path(folder) / "open.html"
@@ -74,10 +75,10 @@ def redirecting_file(address: str) -> Iterator[str]:
 
 
 class Guard:
-    """Middleware that answers 403 to requests for other hosts, from other sites, or outside of the secret path.
+    """Middleware that answers 403 to requests for other hosts, from other web sites, or outside of the secret path.
 
     Args:
-        embed: let pages of this machine show the page in a frame.
+        embed: whether pages of this machine, such as notebooks, may show the page in a frame.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, embed: bool = False) -> None:
@@ -86,7 +87,7 @@ class Guard:
         self._shown_in = ("document", "iframe") if embed else ("document",)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Pass on HTTP, and the start and end of the server ("lifespan"), but no web sockets, which the server lacks.
+        # Pass on HTTP requests and messages on the server's start and end ("lifespan"); the server has no web sockets.
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -104,13 +105,13 @@ class Guard:
         if problem:
             await JSONResponse({"error": problem}, 403)(scope, receive, send_guarded)
         elif not slash:
-            # The page's files lie below an address that ends in a slash.
+            # Redirect to the address that ends in a slash, because the page refers to its files by relative addresses.
             await RedirectResponse(f"/{token}/")(scope, receive, send_guarded)
         else:
             await self._app({**scope, "root_path": f"/{token}"}, receive, send_guarded)
 
     def _problem(self, token: str, *, is_page: bool, scope: Scope) -> str:
-        """Return the reason why a request is refused, or an empty string if the request is allowed."""
+        """Return the reason to reject a request, or an empty string to allow it."""
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if not is_local(host):
@@ -119,8 +120,8 @@ class Guard:
             return "Open the address that `picstore view` has printed; it holds a token."
         if origin not in (None, f"http://{host}"):
             return "Requests of other sites are refused."
-        # "none" stands for a typed address or a bookmark. Links to the page may come from any site: a terminal that a
-        # browser shows, or the file that --open writes.
+        # The value "none" stands for a typed address or a bookmark. Any web site may link to the page, such as a
+        # terminal that a browser shows, or the file that --open writes.
         site = headers.get("sec-fetch-site", "same-origin")
         navigates = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") in self._shown_in
         link = is_page and navigates
@@ -131,17 +132,17 @@ class Guard:
 
 
 def is_local(host: str) -> bool:
-    """Return whether a Host header names the loopback interface, with any port, because a tunnel may change ports."""
+    """Return whether a Host header names the loopback interface, with any port because a tunnel may change it."""
     return _HOST.fullmatch(host) is not None
 
 
 class Connections:
-    """Open connections of the server, which every user of the machine can open without a token.
+    """Open connections of the server, limited in number and in waiting time; all users of the machine can open them.
 
-    A connection that completes no request for some seconds is ended, whatever bytes it has sent. A connection beyond
-    the allowed number ends the connection that has waited longest, so no number of waiting connections keeps a client
-    out. This object wraps the server's ASGI application, to know when a connection has a request, and the protocols of
-    the server's connections.
+    A connection on which no request is completed for some seconds is ended, whatever bytes the client has sent. If
+    there are too many connections, a new connection ends the one that has waited longest, so that waiting connections
+    cannot keep a client out. This object wraps the server's ASGI application, to know when a connection has a request,
+    and the protocols of the server's connections.
     """
 
     def __init__(self, app: ASGIApp, *, most: int = _MOST, seconds: float = _SECONDS) -> None:
@@ -160,11 +161,11 @@ class Connections:
             self._begin_wait(address)
 
     def wrap(self, make: Callable[..., asyncio.Protocol]) -> Callable[..., asyncio.Protocol]:
-        """Return a function that creates protocols as ``make`` does, and counts their connections here."""
+        """Return a function that creates protocols as ``make`` does, and lets this object count their connections."""
         return lambda *values, **options: _Connection(make(*values, **options), self)
 
     def opened(self, connection: _Connection) -> None:
-        """Count a connection, and end the connection that has waited longest if there are too many."""
+        """Count a new connection; if there are too many, end the connection that has waited longest."""
         if len(self._open) >= self.most:
             longest = next(iter(self._waiting), connection.address)
             self._open.get(longest, connection).abort()
@@ -175,7 +176,7 @@ class Connections:
         self._begin_wait(connection.address)
 
     def closed(self, address: _Address) -> None:
-        """Stop counting a connection."""
+        """Remove a connection from the count."""
         self._end_wait(address)
         self._open.pop(address, None)
 
@@ -192,14 +193,14 @@ class Connections:
 
 
 class _Connection(asyncio.Protocol):
-    """Protocol that counts the connection, and passes all else to an inner protocol."""
+    """Protocol that reports the connection's begin and end, and passes all events to an inner protocol."""
 
     def __init__(self, inner: asyncio.Protocol, connections: Connections) -> None:
         self._inner, self._connections = inner, connections
         self.address: _Address = ()
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """Close the connection immediately, without sending what is buffered."""
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -1,4 +1,4 @@
-"""Server of the page on the loopback interface, the server's routes, and the page's object for Python and notebooks."""
+"""Server of the page on the loopback interface, its routes, and the :class:`Page` object for Python and notebooks."""
 
 from __future__ import annotations
 
@@ -37,31 +37,32 @@ Answer: TypeAlias = Callable[[Session, Query], Any]
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _STATIC = Path(__file__).parent / "static"
-# HTTP status by class of error; other errors, such as damage, have status 422 too.
+# HTTP status by class of error; all other errors, such as damage, have status 422.
 _STATUS = {UsageError: 400, MissingDependency: 501, ImageError: 422}
-# Seconds for which a browser keeps pictures.
+# Seconds for which a browser may cache pictures.
 _KEPT_SECONDS = 86_400
-# Maximum number of bytes of a request's headers; a filter of 10,000 ids is part of the address.
+# Largest number of bytes of a request's headers; the address, which may hold a filter of 10,000 ids, counts.
 _MAX_HEADERS = 1 << 16
-_HEIGHT = 800  # pixels of a notebook's frame
-# Maximum number of connections that wait to be accepted; all of them are accepted at once, before they are counted.
+_HEIGHT = 800  # Height in pixels of the frame in a notebook.
+# Largest number of connections that wait to be accepted; the server accepts all of them before it counts them.
 _BACKLOG = 64
 
 
 def make_app(session: Session, *, token: str, embed: bool = False) -> Starlette:
-    """Return the server's application; the page of a second dataset lies below ``/other/``."""
+    """Return the server's ASGI application; the page of a second dataset has addresses below ``/other/``."""
     app = Starlette(
         routes=_routes(session),
         middleware=[Middleware(Guard, token=token, embed=embed)],
         exception_handlers={PicstoreError: _refuse, HTTPException: _refuse_route},
     )
-    # Starlette's redirections would repeat parts of the request in the answer.
+    # Do not redirect addresses that differ by a slash, because Starlette would repeat parts of the request in the
+    # answer.
     app.router.redirect_slashes = False
     return app
 
 
 def _routes(session: Session) -> list[BaseRoute]:
-    """Return the routes of a dataset's page and of the static files."""
+    """Return the routes of a dataset's page and of its static files."""
     topics = grid, details, health, ledger_summary, comparison, training_routes
     json_routes = {path: answer for topic in topics for path, answer in topic.JSON_ANSWERS.items()}
     pictures = details, ledger_summary, training_routes
@@ -78,13 +79,13 @@ def _routes(session: Session) -> list[BaseRoute]:
 
 
 def bind(port: int) -> socket.socket:
-    """Listen on a port of the loopback interface, 0 for any free port; raise UsageError if the port is taken."""
+    """Return a socket that listens on a loopback port, 0 for any free port; raise UsageError if it is taken."""
     # asyncio turns off Nagle's algorithm, which delays answers by 40 ms, only for sockets with an explicit protocol.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
-        # From now on, requests wait until the server runs.
+        # From now on, connections wait in the backlog until the server accepts them.
         listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
@@ -93,14 +94,14 @@ def bind(port: int) -> socket.socket:
 
 
 class Page:
-    """Web page of a dataset, served by a thread; as a context manager, the page is closed at the end.
+    """Web page of a dataset, which a thread serves; as a context manager, it closes the page at the end.
 
     Args:
         port: port to listen on, 0 for any free port.
-        embed: let pages of this machine show the page in a frame.
+        embed: whether pages of this machine, such as notebooks, may show the page in a frame.
 
     Attributes:
-        shown: path or URL, and number of images, of each dataset.
+        shown: path or URL and number of images of each dataset on the page.
         address: URL of the page; whoever knows the URL can see the dataset.
     """
 
@@ -110,7 +111,7 @@ class Page:
         datasets = [each.dataset for each in (session, session.other) if each is not None]
         self.shown = [(str(dataset.path), len(dataset)) for dataset in datasets]
         self._title = " and ".join(name for name, _ in self.shown)
-        # Most notebooks are on localhost, and browsers restrict frames of the same site less.
+        # Most notebooks are served from localhost, and browsers restrict a frame less if it is of the same site.
         host = "localhost" if embed else "127.0.0.1"
         self.address = f"http://{host}:{self._listening.getsockname()[1]}/{token}/"
         connections = Connections(make_app(session, token=token, embed=embed))
@@ -118,7 +119,7 @@ class Page:
             connections,
             http=connections.wrap(H11Protocol),  # type: ignore[arg-type]
             ws="none",
-            # Warnings are not logged, because every user of the machine can cause them.
+            # Do not log warnings, because every user of the machine can cause them.
             log_level="error",
             access_log=False,
             proxy_headers=False,
@@ -131,29 +132,32 @@ class Page:
         self._ended: Callable[[], object] = lambda: None
 
     def start(self) -> None:
-        """Begin to answer requests in a thread."""
+        """Begin to answer requests, in a thread."""
         threading.Thread(target=_read_ahead, args=(self._session.records,), daemon=True).start()
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering within two seconds; threads may still be decoding afterwards. A second call does nothing."""
+        """Stop answering within two seconds; threads may still be decoding images then. A second call does nothing."""
         self._server.should_exit = True
         self._thread.join(2)
         self._listening.close()
 
     def serve(self) -> int:
-        """Answer until SIGINT or SIGTERM; return the signal's number.
+        """Answer requests until SIGINT or SIGTERM is received; return the number of the signal.
 
-        Threads may still be decoding and evaluating afterwards; :func:`end_by` ends the process without waiting.
+        Threads may still decode images or evaluate conditions then; :func:`end_by` ends the process without waiting for
+        them.
         """
-        # The C signal handler writes to this socket in any thread; a Python handler would have to wait for this thread.
+        # The signal handler in C writes to this socket in any thread; a handler in Python would wait for the main
+        # thread.
         ends, signals = socket.socketpair()
         signals.setblocking(False)
         signal.set_wakeup_fd(signals.fileno())
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, lambda *_: None)
         self._ended = lambda: signals.send(b"\0")
-        # Another thread answers, and the main thread only waits for signals, so that nothing delays their handling.
+        # Another thread answers requests, and the main thread only waits for signals, so that it handles them
+        # immediately.
         self.start()
         while (number := ends.recv(1)[0]) not in (0, signal.SIGINT, signal.SIGTERM):
             continue
@@ -187,13 +191,13 @@ class Page:
 
 
 def end_by(number: int) -> None:
-    """End this process by a signal's default action, without waiting for threads."""
+    """End this process by the default action of a signal, without waiting for threads."""
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
 
 
 def _read_ahead(records: Records) -> None:
-    """Read the indexes while the user looks at the first page; ignore errors; the first filter reports them."""
+    """Read the record tables while the user looks at the first page; leave errors to the first filter."""
     try:
         records.read()
     except PicstoreError:
@@ -208,7 +212,7 @@ def _json_endpoint(session: Session, answer: Answer) -> Endpoint:
 
 
 def _picture_endpoint(session: Session, answer: Callable[[Session, Query], Picture]) -> Endpoint:
-    """Return an endpoint of pictures, which browsers may keep, because pictures depend only on URL and token."""
+    """Return an endpoint for pictures, which browsers may cache because they depend only on URL and token."""
     headers = {"etag": f'"{session.dataset.uuid}"', "cache-control": f"private, max-age={_KEPT_SECONDS}"}
 
     def respond(query: Query) -> Response:
@@ -229,7 +233,7 @@ async def _answered(request: Request, respond: Callable[[Query], Response]) -> R
 
     async def watch() -> None:
         while (await request.receive())["type"] != "http.disconnect":
-            continue  # Ignore the request's body.
+            continue  # Ignore the body of the request.
         query.gone.set()
 
     watching = asyncio.ensure_future(watch())
@@ -240,14 +244,14 @@ async def _answered(request: Request, respond: Callable[[Query], Response]) -> R
 
 
 class _Json(JSONResponse):
-    """JSON in ASCII, because Python's strings for file names that are not UTF-8 have lone surrogates."""
+    """JSON response in ASCII, because a file name that is not UTF-8 has lone surrogates in Python."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(_to_json(content), allow_nan=False, separators=(",", ":")).encode()
 
 
 def _to_json(value: Any) -> Any:
-    """Convert a value for JSON: dataclasses to objects, and numbers that JSON lacks to null."""
+    """Convert a value for JSON: dataclasses to objects, and NaN and infinity, which JSON lacks, to null."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, (list, tuple)):
@@ -263,7 +267,7 @@ def _refuse(_: Request, error: Exception) -> Response:
 
 
 def _refuse_route(request: Request, error: Exception) -> Response:
-    """Answer a request for an unknown path or method."""
+    """Answer a request for an unknown path or with an unsupported method."""
     status = error.status_code if isinstance(error, HTTPException) else 404
     text = f"{request.method} is not a method of this address" if status == 405 else "there is no such page"
     return _Json({"error": text}, status, getattr(error, "headers", None))

@@ -1,4 +1,4 @@
-"""State that requests share: the dataset, objects that are created once, and recent results."""
+"""State that the requests of a page share: the dataset, objects that are created once, and recent results."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Number of results that are kept, sets of images of at most 100 MB each.
+# Number of results to keep; a result is a list of images of at most 100 MB.
 _KEPT = 4
 
 
 class Kept(Generic[T]):
-    """Most recent results by request, kept because a page requests the images of a batch one by one."""
+    """Most recent results by request, kept because the page requests each image of a batch separately."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the result that is kept under ``key``, or compute the result; one thread computes at a time."""
+        """Return the result kept under ``key``, or compute it by ``make``; only one thread computes at a time."""
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = make()
@@ -42,14 +42,14 @@ class Kept(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Dataset, filtered records, and objects that are created when a page first needs them.
+    """Dataset of a page, with its filtered records and objects that are created when a request first needs them.
 
     Attributes:
-        recipe: argument of ``--recipe``, if given.
-        state: state of a training's loader, if given.
-        inputs: folder of the conversion's inputs, if given.
-        other: session of the second dataset, if there are two.
-        kept: images of the most recently requested recipes and batches.
+        recipe: value of ``--recipe``; None if it was not given.
+        state: state of a training run's Loader; None if it was not given.
+        inputs: folder of the inputs that were converted; None if it was not given.
+        other: the same for the second dataset; None if there is one dataset.
+        kept: images of the recipes and batches that were requested last.
     """
 
     records: Records
@@ -66,11 +66,11 @@ class Session:
         return self.records.dataset
 
     def position(self, query: Query) -> int:
-        """Return the position of the record that a request names."""
+        """Return the position of the record that a request specifies."""
         return query.integer("position", most=len(self.dataset) - 1)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """Return the object under ``name``, which the first call creates by ``make``."""
+        """Return the object called ``name``, which the first call with this name creates by ``make``."""
         with self._lock:
             if name not in self._made:
                 self._made[name] = make()

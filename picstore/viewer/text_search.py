@@ -1,4 +1,4 @@
-"""Search in the strings of a column, and in the extras of all records, which a thread reads."""
+"""Search for text in a column of strings, and in the extras of all records, which a thread reads into memory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from picstore.arrays import I64, U8, Bools
 from picstore.errors import Damage, NotADataset
 from picstore.storage.dataset import Dataset
 
-MAX_BYTES = 1 << 29  # bytes of extras in memory
-_BLOCK_BYTES = 1 << 20  # bytes of extras in a block
-_CHUNK = 8 << 20  # bytes searched at a time
-# For each byte the byte to compare: ASCII's capital letters become small letters.
+MAX_BYTES = 1 << 29  # Largest number of bytes of extras to keep in memory.
+_BLOCK_BYTES = 1 << 20  # Number of bytes of extras in a block.
+_CHUNK = 8 << 20  # Number of bytes to search at a time.
+# For each byte, the byte to compare instead: the small letter for a capital letter of ASCII, else the same byte.
 _CAPITALS = np.arange(256, dtype=np.uint8)
 _CAPITALS[ord("A") : ord("Z") + 1] += 32
 IDLE, READING, DONE, FULL = "idle", "reading", "done", "full"
@@ -23,7 +23,7 @@ IDLE, READING, DONE, FULL = "idle", "reading", "done", "full"
 
 @dataclass(frozen=True, slots=True)
 class ExtrasRead:
-    """Number of containers whose extras can be searched; ``full`` if the rest would take too much memory."""
+    """Progress of reading the extras: containers read and in total; ``full`` if the rest would take too much memory."""
 
     state: str
     done: int
@@ -32,7 +32,7 @@ class ExtrasRead:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Extras of consecutive records: the first record's position, all extras in UTF-8, and the end of each extra."""
+    """Extras of consecutive records: position of the first record, all extras in UTF-8, and the end of each extra."""
 
     first: int
     values: U8
@@ -40,7 +40,7 @@ class _Block:
 
 
 class ExtraTexts:
-    """Extras of all records, as strings of JSON from the containers' tables; threads may share this object."""
+    """Extras of all records, as JSON text from the tables of the containers; threads may share this object."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -50,12 +50,12 @@ class ExtraTexts:
 
     @property
     def read(self) -> ExtrasRead:
-        """Progress of reading the extras."""
+        """Progress of reading the extras into memory."""
         with self._lock:
             return self._read
 
     def start(self) -> None:
-        """Begin to read the extras in a thread, unless reading has begun."""
+        """Begin to read the extras in a thread, unless that has already begun."""
         with self._lock:
             if self._read.state != IDLE:
                 return
@@ -63,13 +63,13 @@ class ExtraTexts:
         threading.Thread(target=self._read_all, daemon=True).start()
 
     def mark(self, text: str) -> Bools:
-        """Return which records have an extra that has been read and contains a text, bool (records,)."""
+        """Return which records have an extra that was already read and contains ``text``, bool (records,)."""
         self.start()
         found = np.zeros(len(self._dataset), dtype=np.bool_)
         with self._lock:
             blocks = self._blocks
         for block in blocks:
-            # Extras are JSON, so the text is escaped as in JSON.
+            # An extra is JSON, so the text must be escaped as in JSON.
             wanted = json.dumps(text, ensure_ascii=False)[1:-1]
             found[block.first : block.first + len(block.ends)] = texts_with(block.values, block.ends, wanted)
         return found
@@ -96,7 +96,7 @@ class ExtraTexts:
                 texts, first = [], int(starts[number + 1])
 
     def _extras_of(self, number: int) -> list[bytes]:
-        """Return the extras of a container's live records, empty for damaged records or a damaged container."""
+        """Return the extras of a container's live records; empty for a damaged record or container."""
         records = np.flatnonzero(self._dataset.live.mask(number)).tolist()
         try:
             container = self._dataset.containers.index(number)
@@ -106,13 +106,13 @@ class ExtraTexts:
 
 
 def texts_with(values: U8, ends: I64, text: str) -> Bools:
-    """Return which of n strings contain ``text``, ignoring the case of ASCII letters, bool (n,).
+    """Return which of n strings contain ``text``, ignoring the case of ASCII letters, as bool (n,).
 
-    A million captions of 50 bytes take 0.2 s; ``str.find`` on each would take 1.5 s.
+    A million captions of 50 bytes take 0.2 s, with ``str.find`` on each caption 1.5 s.
 
     Args:
-        values: UTF-8 of all strings, uint8 (bytes,).
-        ends: end of each string in ``values``, int64 (n,), ascending.
+        values: bytes of all strings in UTF-8, one after another, uint8 (bytes,).
+        ends: offset in ``values`` at which each string ends, int64 (n,).
     """
     wanted = _CAPITALS[np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)]
     found = np.zeros(len(ends), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Answers about trainings: recipes and replay. Functions import modules with torch only when a request needs them."""
+"""Answers to requests about training: recipes and replay. Modules with torch are imported only when they are needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Answer = Callable[[Session, Query], Any]
 
 
 def answer_recipes(session: Session, _: Query) -> dict[str, Any]:
-    """Return the recipes to choose from, the recipe to show first, the options in its file, and the given state."""
+    """Return the recipes to choose from, the recipe to show first with the options in its file, and the given state."""
     from picstore.viewer.drawn import DEFAULT_RECIPE, Recipe, offered_recipes
 
     options = Recipe.find(session.recipe).options if session.recipe is not None else {}
@@ -38,17 +38,17 @@ def answer_drawn_picture(session: Session, query: Query) -> Picture:
 
 
 def answer_replay(session: Session, query: Query) -> dict[str, Any]:
-    """Return facts of the batch that a training takes at a step, and of the batch's images."""
+    """Return facts about the batch that a training run takes at a step, and about the batch's images."""
     return _told(_draw_batch(session, query))
 
 
 def answer_replayed_picture(session: Session, query: Query) -> Picture:
-    """Return as a PNG one image of the batch that a training takes at a step."""
+    """Return as a PNG one image of the batch that a training run takes at a step."""
     return _picture(_draw_batch(session, query), query)
 
 
 def answer_position(session: Session, query: Query) -> dict[str, int]:
-    """Return epoch and step of the last batch that a loader had delivered when its state was saved."""
+    """Return the epoch and step of the last batch that a Loader had delivered when its state was saved."""
     from picstore.train.saved_states import find_state
     from picstore.viewer.replay import Run
 
@@ -57,7 +57,7 @@ def answer_position(session: Session, query: Query) -> dict[str, int]:
 
 
 def answer_steps(session: Session, query: Query) -> list[dict[str, Any]]:
-    """Return the steps at which a training sees an image."""
+    """Return for each of several epochs the steps at which a training run takes the requested image."""
     from picstore.viewer.replay import Run
 
     position = session.position(query)
@@ -86,7 +86,7 @@ def _draw_recipe(session: Session, query: Query) -> Drawn:
 
 
 def _find_recipe(session: Session, name: str) -> Any:
-    """Find an offered recipe by name; a file is offered only if ``--recipe`` names it."""
+    """Return the recipe with a name; only named recipes and the file that ``--recipe`` names can be requested."""
     from picstore.viewer.drawn import Recipe, offered_recipes
 
     names = [each["name"] for each in offered_recipes(session.recipe)]
