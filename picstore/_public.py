@@ -8,6 +8,7 @@ table are internal.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -82,7 +83,10 @@ def load_lazily(package: str, namespace: dict[str, Any], modules: dict[str, str]
 
     def load(name: str) -> Any:
         if name not in modules:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            # Python suggests a similar name of the module by these arguments.
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules.get(package)
+            )
         value = namespace[name] = getattr(importlib.import_module(f"picstore.{modules[name]}"), name)
         return value
 

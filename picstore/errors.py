@@ -105,6 +105,15 @@ class TooManyFailures(PicstoreError):
         self.result = result
 
 
+def counted(number: int, noun: str, verb: str = "") -> str:
+    """Return a number with its noun and verb, for messages: ``"1 rank"``, ``"2,000 ranks are"``, ``"0 batches"``."""
+    if number == 1:
+        noun, verb = f" {noun}", verb and f" { {'are': 'is', 'have': 'has'}.get(verb, verb + 's') }"
+    else:
+        noun, verb = f" {noun}{'es' if noun.endswith(('ch', 's', 'x')) else 's'}", verb and f" {verb}"
+    return f"{number:,}{noun}{verb}"
+
+
 def missing_extra(need: str, extra: str) -> MissingDependency:
     """Return the error to raise if a library is not installed, with the command that installs it in the message.
 

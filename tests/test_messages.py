@@ -116,7 +116,6 @@ def messages() -> tuple[Message, ...]:
 FINE = {
     "jpeg/pixels.py: {}",
     "storage/location/local.py: {}",
-    "train/core.py: load_state_dict or set_epoch was called while this iterator was in use",
     "train/loader_options.py: picstore.{} has no {}",
     "storage/record_table.py: {} has no record with the id {}{}",
     "viewer/ledger_summary.py: {} has no picture {}",

@@ -7,6 +7,7 @@ import io
 import signal
 import sys
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -48,6 +49,14 @@ class _Verbs(click.Group):
         from picstore.cli.make_command import make_command
 
         return make_command(cmd_name, _EPILOG)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] not in _VERBS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            meant = "".join(f" Did you mean {each!r}?" for each in get_close_matches(args[0], _VERBS, 1))
+            ctx.fail(f"No such verb {args[0]!r}.{meant}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):

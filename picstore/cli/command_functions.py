@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from picstore.cli.print_result import echo
+from picstore.errors import counted
 
 if TYPE_CHECKING:
     from picstore.results import DeleteResult, Result
@@ -178,7 +179,7 @@ def view(dataset: Where, other: Where | None = None, *, open: bool = False, **op
         from picstore.viewer.security import redirecting_file
         from picstore.viewer.server import end_by
     with contextlib.ExitStack() as stack:
-        echo(*(f"{name}: {images:,} images" for name, images in page.shown), f"  {page.address}")
+        echo(*(f"{name}: {counted(images, 'image')}" for name, images in page.shown), f"  {page.address}")
         if options["embed"]:
             echo(f"  in a notebook: IPython.display.IFrame({page.address!r}, '100%', 800)")
         echo("  Ctrl-C ends it")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from picstore.display.terminal import ascii_json, visible
+from picstore.errors import counted
 
 if TYPE_CHECKING:
     from picstore import results
@@ -42,9 +43,10 @@ def print_result(result: results.Result, *, as_json: bool) -> None:
 def _conversion(result: results.ConvertResult) -> Iterator[str]:
     contents = "in this shard"
     if result.bytes is not None:
-        contents = f"of {result.classes} classes, {result.bytes / 1e6:,.1f} MB"
+        contents = f"of {counted(result.classes or 0, 'class')}, {result.bytes / 1e6:,.1f} MB"
     rate = result.inputs / max(result.seconds, 1e-9)
-    yield f"{result.dataset}: {result.images:,} images {contents}, {result.seconds:.1f} s ({rate:,.0f} images/s)"
+    made = f"{counted(result.images, 'image')} {contents}"
+    yield f"{result.dataset}: {made}, {result.seconds:.1f} s ({rate:,.0f} images/s)"
     yield "  " + _outcome(result.outcome)
     if result.stages:
         yield "  seconds: " + ", ".join(f"{stage} {value:.1f}" for stage, value in result.stages.items())
@@ -56,7 +58,8 @@ def _conversion(result: results.ConvertResult) -> Iterator[str]:
         yield f"  {each.count:>9,} {each.status}: {each.reason}"
     others = len(reasons) - _MOST_REASONS
     if others > 0:
-        yield f"  and {others} other reasons" + (f", see {result.dataset}/ledger.jsonl" if result.uuid else "")
+        where = f", see {result.dataset}/ledger.jsonl" if result.uuid else ""
+        yield f"  and {counted(others, 'other reason')}{where}"
 
 
 def _outcome(outcome: dict[str, int]) -> str:
@@ -95,9 +98,9 @@ def _qualities(result: results.QualityResult) -> Iterator[str]:
     total = result.images + (0 if result.reencode else result.lossless) + result.failed
     if result.lossless:
         rest = "with --reencode they would have:" if result.reencode else "see --reencode"
-        yield f"{result.lossless} of {total} images stay without loss, whatever the quality; {rest}"
+        yield f"{result.lossless} of {counted(total, 'image', 'stay')} without loss, whatever the quality; {rest}"
     if result.failed:
-        yield f"{result.failed} of {total} images cannot be read"
+        yield f"{result.failed} of {counted(total, 'image')} cannot be read"
     if not result.images:
         yield "nothing to measure"
         return
@@ -114,21 +117,23 @@ def _qualities(result: results.QualityResult) -> Iterator[str]:
 
 def _shuffle(result: results.ShuffleResult) -> Iterator[str]:
     method, seed = result.shuffle["method"], result.shuffle["seed"]
-    yield f"{result.dataset}: {result.images:,} images shuffled ({method}, seed {seed})"
+    yield f"{result.dataset}: {counted(result.images, 'image')} shuffled ({method}, seed {seed})"
 
 
 def _verification(result: results.VerifyResult) -> Iterator[str]:
     for each in result.damage:
-        yield f"{each.file} at byte {each.offset}: {each.problem} ({each.records_lost} records lost)"
+        yield f"{each.file} at byte {each.offset}: {each.problem} ({counted(each.records_lost, 'record')} lost)"
     for remark in result.remarks:
         yield f"{result.dataset}: {remark}"
-    state = "no damage" if result.ok else f"{len(result.damage)} damaged places, {result.records_lost:,} records lost"
-    yield f"{result.dataset}: {result.images:,} images in {result.files:,} files, {state}"
+    state, lost = "no damage", f"{counted(result.records_lost, 'record')} lost"
+    if not result.ok:
+        state = f"{counted(len(result.damage), 'damaged place')}, {lost}"
+    yield f"{result.dataset}: {counted(result.images, 'image')} in {counted(result.files, 'file')}, {state}"
 
 
 def _repair(result: results.RepairResult) -> Iterator[str]:
     for loss in result.losses:
-        yield f"{loss.file} at byte {loss.offset}: {loss.problem} ({loss.records} records deleted)"
+        yield f"{loss.file} at byte {loss.offset}: {loss.problem} ({counted(loss.records, 'record')} deleted)"
     for restored, text in (
         (result.manifest, "manifest restored from its copy"),
         (result.copy, "copy of the manifest written"),
@@ -137,7 +142,8 @@ def _repair(result: results.RepairResult) -> Iterator[str]:
     ):
         if restored:
             yield f"{result.dataset}: {text}"
-    yield f"{result.dataset}: {result.records_lost:,} lost records deleted, {result.images:,} images left"
+    deleted = counted(result.records_lost, "lost record")
+    yield f"{result.dataset}: {deleted} deleted, {counted(result.images, 'image')} left"
 
 
 def _deletion(result: results.DeleteResult) -> Iterator[str]:
@@ -145,9 +151,9 @@ def _deletion(result: results.DeleteResult) -> Iterator[str]:
 
 
 def _export(result: results.ExportResult) -> Iterator[str]:
-    lost = f", {result.records_lost:,} damaged records left out" if result.records_lost else ""
+    lost = f", {counted(result.records_lost, 'damaged record')} left out" if result.records_lost else ""
     size = f"{result.bytes / 1e6:,.1f} MB, {result.seconds:.1f} s"
-    yield f"{result.out}: {result.images:,} images as {result.format}, {size}{lost}"
+    yield f"{result.out}: {counted(result.images, 'image')} as {result.format}, {size}{lost}"
 
 
 def _duplicates(result: results.DupesResult) -> Iterator[str]:
@@ -157,10 +163,11 @@ def _duplicates(result: results.DupesResult) -> Iterator[str]:
         more = len(group.duplicates) - _MOST_DUPLICATES
         yield f"{group.id}: {shown}" + (f" and {more:,} more" if more > 0 else "")
     if (more := len(result.groups) - _MOST_DUPLICATES) > 0:
-        yield f"… and {more:,} groups more; --json lists all"
-    unread = f", {result.unreadable:,} unreadable images left out" if result.unreadable else ""
-    found = f"{result.duplicates:,} duplicates" + ("" if result.other is None else f" of images in {result.other}")
-    yield f"{result.dataset}: {result.images:,} images, {found} in {len(result.groups):,} groups{unread}"
+        yield f"… and {counted(more, 'more group')}; --json lists all"
+    unread = f", {counted(result.unreadable, 'unreadable image')} left out" if result.unreadable else ""
+    found = counted(result.duplicates, "duplicate") + ("" if result.other is None else f" of images in {result.other}")
+    found += f" in {counted(len(result.groups), 'group')}{unread}"
+    yield f"{result.dataset}: {counted(result.images, 'image')}, {found}"
     if result.duplicates:
         first = "" if result.ids else "--ids FILE, then "
         yield f"to delete them: {first}picstore delete {result.dataset} --ids {result.ids or 'FILE'}"
@@ -172,11 +179,12 @@ def _info(result: results.InfoResult) -> Iterator[str]:
     yield f"  images      {result.images:,}, {result.bytes / 1e6:,.1f} MB"
     few = ", ".join(result.classes[:_MOST_CLASSES]) + (", …" if len(result.classes) > _MOST_CLASSES else "")
     yield f"  classes     {len(result.classes):,}" + (f": {few}" if few else "")
-    yield f"  layout      {result.streams} streams, {result.files:,} files, {result.containers:,} containers"
+    parts = ("stream", result.streams), ("file", result.files), ("container", result.containers)
+    yield "  layout      " + ", ".join(counted(number, noun) for noun, number in parts)
     if result.deleted:
-        yield f"  deleted     {result.deleted:,} more images; shuffle leaves them out for good"
+        yield f"  deleted     {counted(result.deleted, 'more image')}; shuffle leaves them out for good"
     if (left := result.stored_images - result.deleted) > result.images:
-        yield f"  selection   {result.images:,} of {left:,} images"
+        yield f"  selection   {result.images:,} of {counted(left, 'image')}"
     if result.copy_bytes < _WORTH_COPYING * result.read_bytes:
         read, copied = result.read_bytes / 1e6, result.copy_bytes / 1e6
         yield f"  reading     an epoch reads {read:,.1f} MB; of a copy by picstore shuffle about {copied:,.1f} MB"
@@ -234,7 +242,7 @@ def _audit(result: results.AuditResult) -> Iterator[str]:
 
 
 def _warm(result: results.WarmResult) -> Iterator[str]:
-    compiled = f"{result.compiled} kernel{'s' * (result.compiled != 1)} compiled in {result.seconds:.1f} s"
+    compiled = f"{counted(result.compiled, 'kernel')} compiled in {result.seconds:.1f} s"
     yield f"{compiled}, {result.cached} were there; in {result.folder}"
 
 
@@ -244,7 +252,7 @@ def _bench(report: Report) -> Iterator[str]:
         yield f"{name:<10}{microseconds:>14,.1f}{1e6 / microseconds if microseconds else 0:>24,.0f}"
     stats = report.stats
     yield f"Reading runs at {report.read_rate / 1e6:,.0f} MB/s."
-    yield f"The loader with {report.threads} threads makes {report.rate:,.0f} images/s."
+    yield f"The loader with {counted(report.threads, 'thread')} makes {report.rate:,.0f} images/s."
     yield (
         f"In its {report.seconds:.2f} s it waited {stats.waited_on_disk:.2f} on the disk, its consumer waited "
         f"{stats.waited_on_decode:.2f} on it, and finished batches {stats.waited_on_consumer:.2f} on the consumer."

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from picstore.display.terminal import ascii_json, say
+from picstore.errors import counted
 from picstore.results import ProgressReport
 
 INTERVAL = 60.0  # Seconds between two lines of progress.
@@ -285,7 +286,7 @@ def _line(report: ProgressReport) -> str:
     """Format a report as in ``picstore convert: rows, 120,000 of 1,281,000 images, 812 images/s, 24 min left``."""
     parts = [report.stage]
     if report.total is not None:
-        parts.append(f"{report.done:,} of {report.total:,} images")
+        parts.append(f"{report.done:,} of {counted(report.total, 'image')}")
         parts.append(f"{report.rate:,.0f} images/s" if report.rate else "")
         parts.append(f"{_duration(report.left)} left" if report.left is not None else "")
     elif report.seconds >= 1:

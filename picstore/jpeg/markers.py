@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from picstore.arrays import I64
-from picstore.errors import ImageError
+from picstore.errors import ImageError, UsageError
 
 MarkerSegment: TypeAlias = tuple[int, bytes, int]  # marker, body, offset after the segment
 
@@ -88,7 +89,10 @@ def iterate_marker_segments(jpeg: bytes | memoryview) -> Iterator[MarkerSegment]
 
     Raises:
         ImageError: the bytes are not a JPEG, or its headers are cut off or are not a chain of segments.
+        UsageError: ``jpeg`` is something else than bytes.
     """
+    if not isinstance(jpeg, (bytes, bytearray, memoryview, np.ndarray)):
+        raise UsageError(f"{reprlib.repr(jpeg)} is not the bytes of a JPEG; give a file's as pathlib.Path.read_bytes()")
     if len(jpeg) < 4 or jpeg[0] != 0xFF or jpeg[1] != SOI:
         raise ImageError("not a JPEG: no SOI marker at its beginning")
     offset, marker = 2, 0

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from picstore.cores import count_cores
+from picstore.errors import counted
 from picstore.helper_process import NUMBA_EXTRAS, start_helper
 from picstore.kernels.jit import compile_kernel, is_cached
 from picstore.kernels.kernel_cache import cache_folders
@@ -103,7 +104,7 @@ def _wait_for_lock(descriptor: int) -> None:
 @contextlib.contextmanager
 def _announced(number: int, how_often: str) -> Iterator[Advance]:
     """Announce the compilation, by a bar on a terminal or else by a line; yield a function that advances the bar."""
-    text = f"compiling {number} kernel{'s' * (number > 1)}, {how_often}"
+    text = f"compiling {counted(number, 'kernel')}, {how_often}"
     if sys.stderr is None or not sys.stderr.isatty():
         print(f"picstore: {text}", file=sys.stderr, flush=True)
         yield lambda: None

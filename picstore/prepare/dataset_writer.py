@@ -155,6 +155,14 @@ class Writer:
         label = self._number_of(label)
         if callable(getattr(image, "detach", None)):
             image = _pixels_of(image)
+        elif isinstance(image, (bytearray, memoryview)):
+            image = bytes(image)
+        elif not isinstance(image, (bytes, np.ndarray)) and not hasattr(image, "getbands"):
+            given_type = "is a path" if isinstance(image, (str, os.PathLike)) else f"is of type {type(image).__name__}"
+            raise UsageError(
+                f"image {reprlib.repr(image)} {given_type}; give the bytes of a file, such as path.read_bytes(), a PIL "
+                "image, or uint8 pixels as an array or tensor"
+            )
         if unknown := set(attachments or ()) - set(self._fields):
             raise UsageError(f"attachment {min(unknown)!r} was not declared; declared are {list(self._fields)}")
         given: Mapping[str, object] = attachments or {}

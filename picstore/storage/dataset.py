@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore.arrays import I64, U8, Array, Bools, Table
-from picstore.errors import Corrupt, Damage, NotADataset, UnsupportedVersion, UsageError
+from picstore.errors import Corrupt, Damage, NotADataset, UnsupportedVersion, UsageError, counted
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
 from picstore.storage.dataset_reader import ContainerReader
 from picstore.storage.edits.columns import LABEL, Column, FileBytes
@@ -223,7 +223,12 @@ class Dataset(Sequence[Record]):
         return len(self.live)
 
     def __repr__(self) -> str:
-        return f"Dataset({str(self.path)!r}: {len(self)} images, {len(self.classes)} classes)"
+        return f"Dataset({str(self.path)!r}: {counted(len(self), 'image')}, {counted(len(self.classes), 'class')})"
+
+    def describe_opening(self) -> str:
+        """Return the call that opens the dataset, or the repr if it is joined, a selection or has unsaved edits."""
+        whole = not self._joined and self._selected is None and not self._edits.unsaved
+        return f"Dataset({str(self.path)!r})" if whole else repr(self)
 
     def _repr_html_(self) -> str:
         from picstore.display.markup import format_facts
@@ -245,7 +250,7 @@ class Dataset(Sequence[Record]):
         i = operator.index(i)
         k = i + len(self) if i < 0 else i
         if not 0 <= k < len(self):
-            raise IndexError(f"position {i} of a dataset of {len(self)} records")
+            raise IndexError(f"position {i} of a dataset of {counted(len(self), 'record')}")
         (number,), (within,) = (each.tolist() for each in self.live.find(np.array([k])))
         record = self.containers.record(number, within)
         return copy_record(self.with_values(record))
@@ -313,7 +318,7 @@ class Dataset(Sequence[Record]):
 
         Deleting a record again changes nothing.
         """
-        positions = self.containers.positions(np.fromiter(ids, dtype=np.int64))
+        positions = self.containers.positions(integers(list(ids) if isinstance(ids, Iterable) else ids, "ids"))
         if isinstance(self.live, SelectedRecords):
             return self._select(~np.isin(self.live.numbers, positions))
         return self.without_positions(np.union1d(self.live.deleted, positions))
@@ -426,7 +431,8 @@ class Dataset(Sequence[Record]):
         if names and LABEL in columns:
             labels = edited.column(LABEL).values
             if ((labels < -1) | (labels >= len(names))).any():
-                raise UsageError(f"the column 'label' holds labels beyond the {len(names)} classes; give classes=")
+                known = counted(len(names), "class")
+                raise UsageError(f"the column 'label' holds labels beyond the {known}; give classes=")
         return edited
 
     def record_counts(self) -> RecordCounts:

@@ -15,7 +15,17 @@ from typing import Any
 import numpy as np
 
 from picstore.arrays import Table
-from picstore.errors import Corrupt, Damage, NotADataset, PicstoreError, TooLarge, Truncated, Unfinished, UsageError
+from picstore.errors import (
+    Corrupt,
+    Damage,
+    NotADataset,
+    PicstoreError,
+    TooLarge,
+    Truncated,
+    Unfinished,
+    UsageError,
+    counted,
+)
 from picstore.storage.edits.edit_entries import Edits
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container_index import read_index_file
@@ -166,10 +176,10 @@ def read_manifest(root: Where, version: str | None = None) -> Manifest:
     root = locate(root)
     try:
         manifest = read_manifest_file(root / MANIFEST)
-    except NotADataset as error:
+    except NotADataset:
         if (root / MANIFEST).is_file():
             raise
-        raise _absence(root) from error
+        raise _absence(root) from None
     if version in (None, manifest.uuid):
         return manifest
     path = root / EDITS / f"{version}.json"
@@ -290,7 +300,7 @@ def read_index(root: Where, manifest: Manifest) -> Table:
     except NotADataset as error:
         raise Damage("the index is missing; `picstore repair` rebuilds it", file=str(path)) from error
     if len(rows) != manifest.containers:
-        raise Corrupt(f"the index has {len(rows)} rows, the manifest {manifest.containers}", file=str(path))
+        raise Corrupt(f"the index has {counted(len(rows), 'row')}, the manifest {manifest.containers}", file=str(path))
     if crc32c(rows.view(np.uint8)) != manifest.index_crc32c:
         raise Corrupt("the index has another CRC than the manifest says; `picstore repair` rebuilds it", str(path))
     if _content_uuid(_body(replace(manifest, uuid="")), rows) != manifest.uuid:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.storage.format.layout import MAX_ATTACHMENTS, MAX_FILE
 from picstore.storage.format.maps import MapSpec
 from picstore.storage.location.resolve import EDITS, INDEX
@@ -37,7 +37,8 @@ class MalformedJson(ValueError):
 def abbreviate(value: Any) -> str:
     """Describe a JSON value, of any size and depth, in at most 60 characters."""
     if isinstance(value, (dict, list)):
-        return f"an object of {len(value)} members" if isinstance(value, dict) else f"a list of {len(value)} items"
+        kind, noun = ("an object", "member") if isinstance(value, dict) else ("a list", "item")
+        return f"{kind} of {counted(len(value), noun)}"
     shown = repr(value[:60] if isinstance(value, str) else value)
     return shown if len(shown) <= 60 else shown[:59] + "…"
 

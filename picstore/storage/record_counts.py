@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from picstore.arrays import I64, Bools
-from picstore.errors import Corrupt, Damage, NotADataset, TooLarge, UnsupportedVersion, UsageError
+from picstore.errors import Corrupt, Damage, NotADataset, TooLarge, UnsupportedVersion, UsageError, counted
 from picstore.storage.edits.columns import LABEL
 from picstore.storage.edits.edit_entries import Edits
 from picstore.storage.format import layout
@@ -151,9 +151,9 @@ def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) ->
     if header.uuid != uuid.UUID(version).bytes:
         raise NotADataset(f"{file} has the counts of another version of the dataset")
     if header.records != records:
-        raise Corrupt(f"the counts are of {header.records} records; the dataset has {records}", file)
+        raise Corrupt(f"the counts are of {counted(header.records, 'record')}; the dataset has {records}", file)
     if header.rows > records:  # Impossible, because each label has at least one record.
-        raise TooLarge(f"the counts have {header.rows} rows for {records} records", file)
+        raise TooLarge(f"the counts have {counted(header.rows, 'row')} for {counted(records, 'record')}", file)
     raw = read_at(path, layout.SEALED, header.rows * layout.COUNT_ROW.itemsize, file=file)
     if crc32c(raw) != header.rows_crc:
         raise Corrupt("the counts fail their CRC", file, layout.SEALED)

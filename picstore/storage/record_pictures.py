@@ -23,7 +23,7 @@ from PIL import (
 from picstore.arrays import U8
 from picstore.display.figures import Tile, draw_histograms
 from picstore.display.histograms import SUMMARIZED, summarize
-from picstore.errors import Damage, ImageError
+from picstore.errors import Damage, ImageError, counted
 from picstore.jpeg.decode_any import decode_rgb
 from picstore.jpeg.reducing import decode_factors
 from picstore.storage.annotations import Objects, read_objects
@@ -129,7 +129,7 @@ def draw_summary(table: RecordTable, classes: Sequence[str], name: str) -> Figur
     known = np.asarray(table["id"]) != -1
     histograms = summarize({column: np.asarray(table[column])[known] for column in SUMMARIZED}, classes)
     damaged = f", {(~known).sum():,} of them damaged" if not known.all() else ""
-    return draw_histograms(histograms, title=f"{len(table):,} images{damaged}: {name}")
+    return draw_histograms(histograms, title=f"{counted(len(table), 'image')}{damaged}: {name}")
 
 
 def describe_manifest(manifest: Manifest, images: int) -> dict[str, object]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from picstore.arrays import I64, Array, Bools, Table
-from picstore.errors import Corrupt, Damage, NotADataset, UsageError, missing_extra
+from picstore.errors import Corrupt, Damage, NotADataset, UsageError, counted, missing_extra
 from picstore.storage.conditions import Condition
 from picstore.storage.edits.columns import LABEL, Column, Values
 from picstore.storage.edits.live_records import LiveRecords
@@ -89,7 +89,7 @@ def find_positions(stored: I64, ids: I64, *, where: str) -> I64:
     there = stored[order[at]] == ids if len(stored) else np.zeros(len(ids), dtype=np.bool_)
     if not there.all() or (ids < 0).any():
         missing = ids[~there | (ids < 0)]
-        others = f" nor {len(missing) - 1:,} other ids that were given" if len(missing) > 1 else ""
+        others = f" nor {counted(len(missing) - 1, 'other given id')}" if len(missing) > 1 else ""
         raise UsageError(f"{where} has no record with the id {missing[0]}{others}")
     positions: I64 = order[at]
     return positions

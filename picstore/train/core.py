@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from picstore.cores import count_cores
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.train.batch import Batch, image_tensors
 from picstore.train.batching.columns_and_collate import check_collate, run_collate
 from picstore.train.batching.damage import DamageLog, replace_damaged
@@ -27,8 +27,13 @@ from picstore.train.order.state_checks import Position, check_position, read_lan
 from picstore.train.pipeline.runner import OwnProcesses, PipelineRunner, Remote, refuse_workers
 from picstore.train.pipeline.stats import Stats
 from picstore.train.transforms.arguments import checked_integer
+from picstore.train.transforms.buckets import Buckets, Sequences
+from picstore.train.transforms.constructed import Constructed
+from picstore.train.transforms.from_torchvision import Steps
 from picstore.train.transforms.mixup_cutmix import bind_batch_transforms
+from picstore.train.transforms.progressive import Progressive
 from picstore.train.transforms.transform_plan import TransformPlan, UserTransform
+from picstore.train.transforms.views import Views
 
 if TYPE_CHECKING:
     from picstore.train.single_batch import SingleBatch
@@ -42,16 +47,20 @@ OrderT = TypeVar("OrderT", bound=Order)
 
 
 def make_output(
-    plans: Sequence[TransformPlan], dtype: torch.dtype | None = None, memory_format: torch.memory_format | None = None
+    plans: Sequence[TransformPlan],
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format | str | None = None,
 ) -> OutputSpec:
     """Return the output of batches made by ``plans``; raise UsageError if the options do not fit the plans."""
+    if isinstance(memory_format, str):
+        memory_format = getattr(torch, memory_format, memory_format)
     if memory_format not in (None, torch.contiguous_format, torch.channels_last):
-        raise UsageError(f"memory_format {memory_format} is neither contiguous_format nor channels_last")
+        raise UsageError(f"memory_format is {memory_format!r}; give torch.contiguous_format or torch.channels_last")
     name = None if dtype is None else str(dtype).removeprefix("torch.")
     return OutputSpec.from_plans(plans, dtype=name, channels_last=memory_format is torch.channels_last)
 
 
-class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
+class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
     """Base of loaders, which iterate over the batches of an order. UsageError is raised if options do not fit together.
 
     Args:
@@ -123,15 +132,27 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         )
         self._cursor = EpochCursor(order.length, whole=whole_epochs)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         """Describe the loader for people: class, datasets, and what determines the images."""
         sets = [source.dataset for source in self.sources]
         named = str(sets[0].path) if len(sets) == 1 else f"{len(sets)} datasets"
         gap = self.output.reducing_gap
-        shown = [named, f"{sum(map(len, sets)):,} images", self.output.dtype, str(self._device)]
+        shown = [named, counted(sum(map(len, sets)), "image"), self.output.dtype, str(self._device)]
         size, length = getattr(self, "batch_size", None), self._order.length(self._cursor.position[0])
-        shown += [] if length is None else [f"{length:,} batches" if size is None else f"{length:,} batches of {size}"]
+        shown += [] if length is None else [counted(length, "batch") + ("" if size is None else f" of {size}")]
         return f"{type(self).__name__}({', '.join(shown)}{'' if gap is None else f', {_GAP}={gap}'})"
+
+    def _arguments(self) -> dict[str, Any]:
+        """Return the arguments, with transforms of other libraries as picstore's, so that the repr can be pasted."""
+        given = super()._arguments()
+        transform, options = given["transform"], given.get("options", given)
+        if transform and not isinstance(transform, (Views, Buckets, Sequences, Progressive)):
+            steps = Steps()
+            steps.read(transform)
+            given["transform"] = steps.steps
+            if steps.dtype is not None and options.get("dtype") is None:
+                options["dtype"] = steps.dtype
+        return given
 
     @property
     def order(self) -> OrderT:
@@ -183,6 +204,13 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
         # A DataLoader's worker begins its epoch here, not at the first request for a batch, because a worker that ends
         # before such a request would be an epoch behind the other workers in the next iteration.
         return self._iterate(worker, self._cursor.start_iteration(worker) if worker.count else None)
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        """Raise UsageError, because a loader has no items; say what has."""
+        raise UsageError(
+            f"a {type(self).__name__} has no item {index!r}; iterate it, take make_batch(epoch, step) for one batch, "
+            "picstore.MapDataset for single images, or picstore.Dataset for records"
+        )
 
     def make_batch(self, epoch: int, batch: int) -> tuple[Batch, SingleBatch]:
         """Make a single batch of this rank, on the CPU and in this thread, equal to the one that training gets.
@@ -286,13 +314,13 @@ class BatchLoader(IterableDataset[Batch], Generic[OrderT]):
     def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:
         """Yield an epoch's batches from ``first`` on; keep the next epoch's batches, begun meanwhile, for later."""
         batches = self._runner.batches(Span(self.order, epoch, first, worker.count))
-        finished, moves = False, self._cursor.moves
+        finished, loads = False, self._cursor.loads
         try:
             for number in range(first, self._order.length(epoch) or sys.maxsize, worker.step):
-                if moves != self._cursor.moves:
+                if loads != self._cursor.loads:
                     raise UsageError(
-                        "load_state_dict or set_epoch was called while this iterator was in use, and takes effect in "
-                        "the next iteration; iterate the loader again"
+                        "load_state_dict() was called while this iterator was in use; iterate the loader again, which "
+                        "goes on at the state"
                     )
                 yield self._take_batch(batches, epoch, number, worker)
             finished = True

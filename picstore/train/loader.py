@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy.typing as npt
 import torch
 
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.dataset import Dataset
 from picstore.train.batching.spec import MAX_PIXELS, Collate
@@ -253,7 +253,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
 
         epoch, batch = self._cursor.position
         facts = {
-            "dataset": f"{self.dataset.path}, {len(self.dataset):,} images",
+            "dataset": f"{self.dataset.path}, {counted(len(self.dataset), 'image')}",
             "batches": f"{len(self):,}" + ("" if self.batch_size is None else f" of {self.batch_size}"),
             "images": f"{self.output.dtype}, {self._device}",
             **({} if self.output.reducing_gap is None else {"reducing_gap": self.output.reducing_gap}),
@@ -267,7 +267,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration begin ``epoch``, or go on in its middle if a state of ``epoch`` was just loaded.
 
-        An iterator that is in use raises UsageError at its next batch.
+        An iterator that is in use goes on, and ``position`` with it.
         """
         self._cursor.set_epoch(epoch)
 

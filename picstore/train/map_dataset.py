@@ -15,7 +15,7 @@ from torch.utils import data
 
 from picstore import rng
 from picstore.arrays import I64
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.storage.dataset import Dataset
 from picstore.train.batch import Batch, image_tensors
 from picstore.train.batching.gather import BatchRecords
@@ -113,7 +113,7 @@ class MapDataset(data.Dataset[Item]):
     def __repr__(self) -> str:
         """Describe the dataset for people: its path, and what determines the images."""
         gap = self._output.reducing_gap
-        shown = [str(self.dataset.path), f"{len(self):,} images", self._output.dtype]
+        shown = [str(self.dataset.path), counted(len(self), "image"), self._output.dtype]
         return f"MapDataset({', '.join(shown)}{'' if gap is None else f', reducing_gap={gap}'})"
 
     def __len__(self) -> int:
@@ -175,7 +175,7 @@ class MapDataset(data.Dataset[Item]):
     def _checked(self, indices: Sequence[int]) -> I64:
         numbers = np.array([operator.index(index) for index in indices], dtype=np.int64)
         for number in numbers[(numbers < -len(self)) | (numbers >= len(self))].tolist():
-            raise IndexError(f"index {number} of a dataset of {len(self)} records")
+            raise IndexError(f"index {number} of a dataset of {counted(len(self), 'record')}")
         return numbers % len(self)
 
     def _find_epoch(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.storage.class_names import JoinedNames
 from picstore.storage.dataset import Dataset
 from picstore.storage.joined_manifest import RecordShift
@@ -31,7 +32,8 @@ from picstore.train.transforms.views import Views
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_DEFAULTS = {**(Loader.__init__.__kwdefaults__ or {}), "epoch_batches": None, "global_counts": False, "classes": None}
+_DEFAULTS = {each.name: each.default for each in inspect.signature(Loader).parameters.values()}
+_DEFAULTS |= {"epoch_batches": None, "global_counts": False, "classes": None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,9 +281,9 @@ def _warn_of_several_names(sources: Sequence[TrainingSource]) -> None:
     shared = [(label, name) for label, name in enumerate(names_by_label(sources)) if " / " in name]
     if shared:
         label, names = shared[0]
-        more = f", and {len(shared) - 1:,} more labels have several names" if len(shared) > 1 else ""
+        more = f", and {counted(len(shared) - 1, 'more label', 'have')} several names" if len(shared) > 1 else ""
         warnings.warn(
             f"label {label} of the mux is {names}{more}: give classes='join' for one label a name, 'offset' to number "
             "each dataset's classes after the previous one's, or 'same' if they mean the same",
-            stacklevel=4,
+            stacklevel=5,
         )

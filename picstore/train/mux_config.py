@@ -28,7 +28,7 @@ from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import torch
 
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.storage.dataset import Dataset
 from picstore.storage.location.text_files import text_of_file
 from picstore.train.loader_options import LoaderOptions
@@ -111,7 +111,7 @@ def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
     return [checked_integer(count, f"the schedule's count of {name}", 0, MAX_POSITION) for name, count in pairs]
 
 
-def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]]) -> MuxConfig:
+def read_config(path: Any) -> MuxConfig:
     """Read a configuration; raise UsageError if it is not valid.
 
     A file whose name ends in .toml is TOML. Any other file has the format of the library PicPoc: for each dataset its
@@ -120,6 +120,8 @@ def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]
     each with its base label and count.
     """
     if not isinstance(path, (str, os.PathLike)):
+        if not isinstance(path, Sequence) or isinstance(path, (bytes, bytearray)):
+            raise UsageError(f"the mux is {reprlib.repr(path)}; give a configuration's path, or a list of datasets")
         if not path:
             raise UsageError("DataMux() needs at least one dataset, with base label and count")
         return MuxConfig(tuple(_given(triple) for triple in path))
@@ -128,7 +130,8 @@ def read_config(path: str | os.PathLike[str] | Sequence[tuple[Dataset, int, int]
         return _from_toml(config)
     words = _read_text(config).split()
     if not words or len(words) % 3:
-        raise UsageError(f"{config} holds {len(words)} words; `path base_label count` for each dataset are needed")
+        found = f"{config} holds {counted(len(words), 'word')}"
+        raise UsageError(f"{found}; `path base_label count` for each dataset are needed")
     triples = zip(words[::3], words[1::3], words[2::3], strict=True)
     return MuxConfig(tuple(_from_triple(*triple, config) for triple in triples))
 
@@ -141,7 +144,9 @@ def read_recipe(path: str | os.PathLike[str]) -> MuxConfig:
 def _read_text(config: Path) -> str:
     try:
         return text_of_file(config.read_bytes())
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UsageError(f"{config} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise UsageError(f"{config} cannot be read: {error}") from error
 
 

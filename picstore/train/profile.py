@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from picstore.errors import counted
 from picstore.results import Result
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
@@ -100,11 +101,11 @@ class Report(Result):
             )
         if (busy := self.stats.working / (self.threads * self.seconds)) < 0.5:
             return (
-                f"Python bounds this run: the {self.threads} threads worked for {busy:.0%} of the time, and one "
-                "process makes no more batches; more processes would help, more threads would not."
+                f"Python bounds this run: the {counted(self.threads, 'thread')} worked for {busy:.0%} of the time, and "
+                "one process makes no more batches; more processes would help, more threads would not."
             )
         return (
-            f"The {self.threads} threads bound this run: {slowest} takes {fraction:.0%} of the "
+            f"The {counted(self.threads, 'thread', 'bound')} this run: {slowest} takes {fraction:.0%} of the "
             f"{sum(work.values()):,.0f} microseconds of work for an image; more cores would help, a faster disk "
             "would not."
         )

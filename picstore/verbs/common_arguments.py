@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from picstore.prepare.engine.worker_processes import Engine
@@ -47,11 +48,14 @@ def count_workers(workers: int | None) -> int:
     return count_cores() if workers is None else workers
 
 
-def require_range(name: str, value: float | None, low: int, high: int | None = None) -> None:
-    """Raise UsageError if the value of the argument ``name`` is below ``low`` or above ``high``; None is allowed."""
-    if value is not None and not low <= value <= (value if high is None else high):
+def require_range(name: str, value: Any, low: int, high: int | None = None) -> None:
+    """Raise UsageError if a value is not a number, or below ``low`` or above ``high``; None is allowed."""
+    if value is None:
+        return
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not low <= value <= (value if high is None else high):
         possible = f"at least {low}" if high is None else f"{low} to {high}"
-        raise UsageError(f"{name}={value}; give {possible}")
+        raise UsageError(f"{name}={value!r}; give {possible}")
 
 
 def given_arguments(arguments: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -127,5 +131,5 @@ def open_selection(
     fractions = [split] if isinstance(split, (int, float)) else split
     parts = dataset.split(*fractions, seed=split_seed, by=split_by)
     if not 1 <= part <= len(parts):
-        raise UsageError(f"part {part} of a split into {len(parts)} parts; give 1 to {len(parts)}")
+        raise UsageError(f"part {part} of a split into {counted(len(parts), 'part')}; give 1 to {len(parts)}")
     return parts[part - 1]

@@ -9,7 +9,7 @@ from typing import Any
 
 from picstore.cores import count_cores
 from picstore.display.progress import Display
-from picstore.errors import TooManyFailures, UsageError
+from picstore.errors import TooManyFailures, UsageError, counted
 from picstore.prepare.convert.conversion_job import StageClock
 from picstore.prepare.convert.finish_dataset import ConversionResult
 from picstore.prepare.convert.ledger import Tally
@@ -138,7 +138,7 @@ class Conversion:
             ledger = f", see {locate(out) / 'ledger.jsonl'}" if manifest else ""
             lost = f", and about {tally.lost:,} more are lost in damaged files" if tally.lost else ""
             raise TooManyFailures(
-                f"{tally.failed} of {tally.inputs} inputs failed{lost}, more than --max-errors allows; "
+                f"{tally.failed} of {counted(tally.inputs, 'input')} failed{lost}, more than --max-errors allows; "
                 f"{locate(out)} is finished{ledger}",
                 result,
             )

@@ -12,6 +12,7 @@ import numpy as np
 from picstore.arrays import Table
 from picstore.display.histograms import count_labels, summarize_sizes
 from picstore.display.progress import Display
+from picstore.errors import counted
 from picstore.results import InfoResult
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.live_records import SelectedRecords
@@ -91,7 +92,9 @@ def _count_labels(dataset: Dataset, indexes: Sequence[Table], display: Display) 
     if len(indexes) == len(dataset.rows):
         return RecordCounts.of(Counter(label for index in indexes for label in index["label"].tolist()))
     why = "for a selection" if isinstance(dataset.live, SelectedRecords) else "here; `picstore repair` keeps them"
-    display.remark(f"counting images by class in {len(dataset.rows):,} containers, as no counts are kept {why}")
+    display.remark(
+        f"counting images by class in {counted(len(dataset.rows), 'container')}, as no counts are kept {why}"
+    )
     return dataset.count_records()
 
 

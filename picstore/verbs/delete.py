@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from picstore.errors import Conflict, UsageError
 
@@ -40,11 +41,14 @@ def delete(dataset: Where, ids: Iterable[int] | str | os.PathLike[str], *, root:
     from picstore.storage.dataset import Dataset
     from picstore.storage.location.resolve import locate
 
-    chosen = set(read_ids(Path(ids)) if isinstance(ids, (str, os.PathLike)) else ids)
+    given: Any = read_ids(Path(ids)) if isinstance(ids, (str, os.PathLike)) else ids
+    if not isinstance(given, Iterable):
+        raise UsageError(f"ids is {given!r}; give a list, [{given!r}], or a file of ids")
+    chosen = set(given)
     if not chosen:
         raise UsageError("nothing to delete; give --id N or --ids FILE, in Python ids=[N] or ids=FILE")
-    if wrong := [id_ for id_ in chosen if not 0 <= id_ <= _MAX_ID]:
-        raise UsageError(f"id {min(wrong)} is out of range; give 0 to 2**63 - 1")
+    if wrong := [id_ for id_ in chosen if not isinstance(id_, Integral) or not 0 <= int(id_) <= _MAX_ID]:
+        raise UsageError(f"{wrong[0]!r} is not an id; give integers from 0 to 2**63 - 1")
     for _ in range(_MAX_ATTEMPTS):
         before = Dataset(dataset, root=root)
         # If another process has edited the dataset meanwhile, try again: an edit does not change ids.
@@ -59,6 +63,8 @@ def read_ids(file: Path) -> list[int]:
     """Read a file of ids, one per line; raise UsageError if a line is not an id."""
     from picstore.storage.location.text_files import text_of_file
 
+    if not file.is_file():
+        raise UsageError(f"{file} is not a file; give a file of ids, one per line, or a list of ids")
     if (size := file.stat().st_size) > _MAX_FILE:
         raise UsageError(f"{file} has {size:,} bytes; at most {_MAX_FILE:,} are possible")
     ids = []

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.jpeg.pixels import Box
 
 _MOST = (1 << 63) - 1
@@ -155,7 +155,7 @@ def parse_ids(text: str) -> tuple[tuple[int, int], ...]:
             raise UsageError(f"ids: {shortened(part)} is too large; an id has at most 64 bits")
         spans.append((first, last))
     if len(spans) > _MAX_IDS:
-        raise UsageError(f"{len(spans):,} ids; at most {_MAX_IDS:,} are possible, or a condition")
+        raise UsageError(f"{counted(len(spans), 'id')}; at most {_MAX_IDS:,} are possible, or a condition")
     return tuple(spans)
 
 

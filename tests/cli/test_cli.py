@@ -96,6 +96,14 @@ def test_info_tells_the_contracts_facts_as_json_and_as_text(make_dataset: Callab
         assert word in text
 
 
+@pytest.mark.parametrize(("verb", "meant"), [("covert", "convert"), ("verfiy", "verify"), ("xyzzy", "")])
+def test_a_misspelt_verb_or_option_is_suggested(verb: str, meant: str) -> None:
+    done = picstore_command(verb, "photos", code=2)
+    assert f"No such verb '{verb}'." in done.stderr
+    assert ("Did you mean" in done.stderr) == bool(meant) and meant in done.stderr
+    assert "--quality" in picstore_command("convert", "a", "b", "--qualty", "3", code=2).stderr
+
+
 def test_info_on_anything_else_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
     cases = {
         "missing": "does not exist",

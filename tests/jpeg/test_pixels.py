@@ -213,3 +213,10 @@ def test_a_box_that_is_decoded_smaller_has_the_pixels_of_the_whole_image(samplin
         for size in (20, 40):
             small, whole = (picstore.decode(jpeg, box, size, reducing_gap=1.0) for jpeg in (marked, plain))
             assert np.array_equal(small, whole)
+
+
+@pytest.mark.parametrize("wrong", ["a.jpg", Path("a.jpg"), None, 7])
+def test_what_is_not_the_bytes_of_a_jpeg_is_refused_by_its_value(wrong: Any) -> None:
+    for function in (picstore.decode, picstore.add_restart_markers, lambda given: picstore.cut(given, (0, 0, 1, 1))):
+        with pytest.raises(UsageError, match=r"is not the bytes of a JPEG; give a file's as pathlib\.Path"):
+            function(wrong)

@@ -142,3 +142,12 @@ def test_labels_may_be_names_of_classes(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"label is 'cow', and its classes are \['cat', 'dog'\]; give"):
             writer.add(picture(1), label="cow")
     assert picstore.Dataset(tmp_path / "out")[0].label == 1
+
+
+@pytest.mark.parametrize("image", ["a.jpg", Path("a.jpg"), None, 7, [1, 2]])
+def test_what_is_not_an_image_is_refused_by_its_value(tmp_path: Path, image: object) -> None:
+    with picstore.Writer(tmp_path / "dataset") as writer:
+        with pytest.raises(UsageError, match=r"give the bytes of a file, such as path\.read_bytes\(\), a PIL image"):
+            writer.add(image)
+        writer.add(picture(1))
+    assert len(picstore.Dataset(tmp_path / "dataset")) == 1

@@ -174,7 +174,7 @@ def test_where_all_images_stay_it_is_what_reencode_would_make_of_them(tmp_path: 
     (tmp_path / "in").mkdir()
     listing(tmp_path / "in", {"a.jpg": jpeg(1)})
     done = picstore_command("convert", tmp_path / "in", "--measure")
-    assert "1 of 1 images stay without loss, whatever the quality; with --reencode they would have:" in done.stdout
+    assert "1 of 1 image stays without loss, whatever the quality; with --reencode they would have:" in done.stdout
     assert done.stdout.count(" 90*") == 1
     printed = picstore_json("convert", tmp_path / "in", "--measure")
     assert (printed["images"], printed["lossless"], printed["reencode"]) == (1, 1, True)

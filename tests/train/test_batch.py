@@ -128,9 +128,9 @@ def test_a_dataloader_of_records_says_what_to_write(make_dataset: Make) -> None:
 
 def test_a_printed_loader_tells_its_batches(make_dataset: Make) -> None:
     path = make_dataset(20)
-    assert repr(picstore.Loader(path, batch_size=8)) == f"Loader({path}, 20 images, uint8, cpu, 2 batches of 8)"
+    assert str(picstore.Loader(path, batch_size=8)) == f"Loader({path}, 20 images, uint8, cpu, 2 batches of 8)"
     mux = picstore.DataMux([(picstore.Dataset(path), 0, 4)])
-    assert repr(mux) == f"DataMux({path}, 20 images, uint8, cpu)"
+    assert str(mux) == f"DataMux({path}, 20 images, uint8, cpu)"
 
 
 def test_a_slice_of_views_says_how_to_write_it(make_dataset: Make) -> None:

@@ -156,6 +156,6 @@ def test_the_gap_is_shown(make_dataset: Make) -> None:
     path = make_dataset(8)
     for gap in (None, 2.0):
         loader = picstore.Loader(path, batch_size=4, reducing_gap=gap, isolate=False)
-        shown = [repr(loader), repr(picstore.MapDataset(path, reducing_gap=gap)), loader._repr_html_()]
+        shown = [str(loader), repr(picstore.MapDataset(path, reducing_gap=gap)), loader._repr_html_()]
         assert all(("reducing_gap" in each and "2.0" in each) == (gap is not None) for each in shown)
-        assert repr(loader).startswith(f"Loader({path}, 8 images, uint8, cpu")
+        assert str(loader).startswith(f"Loader({path}, 8 images, uint8, cpu")

@@ -187,3 +187,36 @@ def test_a_script_without_main_guard_is_interrupted_and_resumed(tmp_path: Path) 
     done = subprocess.run([*command, "--resume"], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "images 300" and not done.stderr
     assert done.stdout.count("main module runs") == 1  # no process of the engine imports it
+
+
+@pytest.mark.parametrize("ids", [[1.5], ["1"], [None], 7, [True, 2.0]])
+def test_ids_that_are_no_integers_delete_nothing(make_dataset: Callable[..., Path], ids: Any) -> None:
+    path = make_dataset(8)
+    with pytest.raises(UsageError, match=r"ids is 7; give a list|is not an id; give integers"):
+        picstore.delete(path, ids)
+    with pytest.raises(UsageError, match="ids are an array"):
+        picstore.Dataset(path).without(ids)
+    assert len(picstore.Dataset(path)) == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"resize": 256}, "size 256 is not understood; write shorter:256"),
+        ({"quality": "90"}, "quality is '90'; give an integer from 1 to 100"),
+        ({"quality": True}, "quality is True"),
+        ({"background": 1}, "background is 1; give a color"),
+        ({"reencode": 1}, "reencode is 1; give True or False"),
+        ({"workers": "2"}, "workers='2'; give at least 1"),
+        ({"shard": 1}, "shard 1 is not understood; write 0/4"),
+        ({"image_timeout": "x"}, "image_timeout='x'; give 0 to"),
+    ],
+)
+def test_settings_of_another_type_are_named_with_their_value(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_bytes(jpeg(1))
+    with pytest.raises(UsageError, match=message):
+        picstore.convert(tmp_path / "photos", tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from picstore.errors import NotADataset, PicstoreError, TooManyFailures, UsageError
+from picstore.errors import NotADataset, PicstoreError, TooManyFailures, UsageError, counted
 from picstore.prepare.convert import ledger, resumable_job
 from picstore.prepare.convert.row_writer import join_row_counts
 from picstore.storage.format.container_index import FileSummary, read_summary
@@ -55,8 +55,8 @@ def finish_dataset(
     if not total.images:
         ((_, reason), count), *_ = total.reasons.most_common(1) or [(("", "no input"), 0)]
         raise TooManyFailures(
-            f"none of {total.inputs:,} inputs became an image ({count:,}: {reason}), and no dataset is made; see "
-            f"{root / LEDGER}, remove {root} and convert again"
+            f"none of {counted(total.inputs, 'input')} became an image ({count:,}: {reason}), and no dataset is made; "
+            f"see {root / LEDGER}, remove {root} and convert again"
         )
     summaries = read_row_summaries(root, tallies, shape["streams"], remedy=f"remove {root} and convert again")
     manifest = publish_dataset(

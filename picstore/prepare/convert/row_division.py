@@ -67,7 +67,7 @@ class Shard:
     @classmethod
     def parse(cls, text: str) -> Shard:
         """Parse a shard written as ``0/4``; raise UsageError if the string has another form."""
-        match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+        match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", str(text))
         if match is None:
             raise UsageError(f"shard {text!r} is not understood; write 0/4 for the first of four")
         return cls(int(match[1]), int(match[2]))

@@ -9,6 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from picstore.errors import counted
 from picstore.prepare.exports.export_format import (
     CLASSES,
     ExportFormat,
@@ -135,7 +136,8 @@ class ParquetFormat(ExportFormat):
             lines += [f"  - name: {json.dumps(name)}", *dtype]
         lines += ["  splits:", "  - name: train", f"    num_bytes: {size}", f"    num_examples: {images}"]
         lines += [f"  download_size: {download}", f"  dataset_size: {size}", "---", ""]
-        lines += [f"{images:,} images", "", "Written by picstore: JPEGs with restart markers, which any reader opens."]
+        lines += [counted(images, "image"), ""]
+        lines += ["Written by picstore: JPEGs with restart markers, which any reader opens."]
         return "\n".join(lines) + "\n"
 
 

@@ -6,7 +6,9 @@ This module imports no image library, so that the command line starts quickly.
 from __future__ import annotations
 
 import re
+import reprlib
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any, Literal, TypedDict
 
 from picstore.errors import UsageError
@@ -55,7 +57,7 @@ class Size:
         Raises:
             UsageError: the string has another form, or a side is not in 1 … 65,500.
         """
-        match = _SIZE.fullmatch(text)
+        match = _SIZE.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise UsageError(f"size {text!r} is not understood; write shorter:256, longer:512 or 256x256")
         kind, side, width, height = match.groups()
@@ -90,6 +92,17 @@ def parse_color(color: str | tuple[int, int, int]) -> tuple[int, int, int]:
     except ValueError as error:
         raise UsageError(f"{color!r} is not a color; write ffffff") from error
     return red, green, blue
+
+
+# Types of settings, and what to give. Numbers of NumPy are integers too.
+_TYPES: tuple[tuple[str, Any, str], ...] = (
+    ("quality", Integral, "an integer from 1 to 100"),
+    ("max_pixels", Integral, "an integer of at least 1"),
+    ("subsampling", str, "one of " + ", ".join(SUBSAMPLINGS)),
+    ("encoder", str, "one of " + ", ".join(ENCODERS)),
+    ("background", (tuple, list), "a color such as ffffff, or three numbers in 0 … 255"),
+    ("reencode", bool, "True or False"),
+)
 
 
 class EncodeOptions(TypedDict, total=False):
@@ -139,8 +152,9 @@ class EncodeSettings:
             raise UsageError(f"encoder {self.encoder!r} is unknown; known are {', '.join(ENCODERS)}")
         if self.encoder == "mozjpeg" and self.subsampling == "422":
             raise UsageError(f"subsampling {self.subsampling} is none of mozjpeg's; choose 420, 444 or encoder turbo")
-        if len(self.background) != 3 or not all(0 <= value <= 255 for value in self.background):
-            raise UsageError(f"background {self.background} is not three numbers in 0 … 255")
+        levels: Any = self.background
+        if len(levels) != 3 or not all(isinstance(level, Integral) and 0 <= int(level) <= 255 for level in levels):
+            raise UsageError(f"background {levels} is not three numbers in 0 … 255")
         if self.max_pixels < 1:
             raise UsageError(f"max_pixels {self.max_pixels} is not at least 1")
 
@@ -161,11 +175,12 @@ class EncodeSettings:
         if unknown := sorted(set(value) - known):
             raise UsageError(f"unknown encode settings {', '.join(unknown)}; known are {', '.join(sorted(known))}")
         given = dict(value)
-        try:
-            if given.get("resize") is not None:
-                given["resize"] = Size.parse(given["resize"])
-            if "background" in given:
-                given["background"] = tuple(given["background"])
-            return cls(**given)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"encode settings {value} cannot be read: {error}") from error
+        for name, kind, needed in _TYPES:
+            fits = isinstance(given.get(name), kind) and (kind is bool or not isinstance(given[name], bool))
+            if name in given and not fits:
+                raise UsageError(f"{name} is {reprlib.repr(given[name])}; give {needed}")
+        if given.get("resize") is not None:
+            given["resize"] = Size.parse(given["resize"])
+        if "background" in given:
+            given["background"] = tuple(given["background"])
+        return cls(**given)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from picstore.errors import NotADataset, UsageError
+from picstore.errors import NotADataset, UsageError, counted
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.labels import LABEL_FIELDS, Label, number_labels, to_label, usual_field
 from picstore.prepare.sources.listing_builder import ListingBuilder
@@ -80,7 +80,7 @@ def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) ->
             if row:
                 if len(row) != len(names):
                     cut = CUT if len(row) < len(names) and number == lines + text.count("\n") + 1 else ""
-                    yield number, f"{cut}{len(row)} values; give {len(names)}, one a column"
+                    yield number, f"{cut}{counted(len(row), 'value')}; give {len(names)}, one a column"
                 else:
                     yield number, dict(zip(names, row, strict=True))
     except csv.Error as error:
@@ -145,7 +145,8 @@ def list_box_csv(table: Location, root: Location, image_field: str | None, label
     builder = ListingBuilder(itertools.chain(samples, broken))
     total = sum(len(found.labels) for found in images.values())
     where = "from 0 to 1" if is_normalized else "in pixels"
-    remark = f"boxes: {total:,} rows give the boxes of {len(images):,} images, {where} ({', '.join(corners)})"
+    of_images = f"{counted(len(images), 'image')}, {where} ({', '.join(corners)})"
+    remark = f"boxes: {counted(total, 'row', 'give')} the boxes of {of_images}"
     remarks = [f"{count:,} × {what}" for what, count in notes.items()]
     return builder.build("table", where=table, classes=numbering.names, remarks=remarks, no_label=remark)
 

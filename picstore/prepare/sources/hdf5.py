@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from picstore.errors import Corrupt, Damage, ImageError, TooLarge, UsageError
+from picstore.errors import Corrupt, Damage, ImageError, TooLarge, UsageError, counted
 from picstore.prepare.sources.compressed_and_raw import image_file
 from picstore.prepare.sources.inputs import MAX_INPUT, Input, Listing
 from picstore.prepare.sources.labels import LABEL_FIELDS, LabelFields, take_label, usual_field
@@ -109,7 +109,7 @@ def _check_size(item: Any, name: str, size: int, path: Path) -> None:
     row = item.dtype.itemsize * math.prod(item.shape[1:])
     stored = min(item.id.get_storage_size(), size)
     if max(1, row) * len(item) > _MAX_RATIO * stored + _UNWRITTEN:
-        what = f"dataset {name!r} claims {len(item):,} rows of {row:,} bytes, and {stored:,} bytes are there"
+        what = f"dataset {name!r} claims {counted(len(item), 'row')} of {row:,} bytes, and {stored:,} bytes are there"
         raise TooLarge(what, printable(str(path)))
     if item.chunks and math.prod(item.chunks) * item.dtype.itemsize > MAX_INPUT:
         raise TooLarge(f"dataset {name!r} has chunks of shape {item.chunks}", printable(str(path)))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.prepare.sources.splits import split_of_word
 
 # Usual names of a label field in lower case, the preferred name first.
@@ -136,7 +136,7 @@ class LabelFields:
             raise UsageError(f"{self._where} has no field {self._given!r} that can be the label; it has {listed}")
         if len(self._chosen) > 1:
             each = [
-                f"{name!r} of {_files(count)}" if name is not None else f"no field of {_files(count)}"
+                f"{name!r} of {counted(count, 'file')}" if name is not None else f"no field of {counted(count, 'file')}"
                 for name, count in sorted(self._chosen.items(), key=lambda pair: (pair[0] is None, pair[0]))
             ]
             yield f"labels: read from {', '.join(each)}"
@@ -171,10 +171,6 @@ def quoted(names: Collection[str]) -> str:
     """Return the first _SHOWN names, quoted and separated by commas, for a message."""
     shown = [repr(name) for name in list(names)[:_SHOWN]]
     return ", ".join(shown + ["…"] * (len(names) > _SHOWN)) or "none"
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count:,} files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +246,8 @@ def _refuse_outside(numbers: Mapping[Label, int], names: Sequence[str], where: o
     if outside:
         worst = max(outside, key=abs)
         raise UsageError(
-            f"{where}: the label {worst} is outside of the {len(names):,} classes; give labels of 0 to {len(names) - 1}"
+            f"{where}: the label {worst} is outside of the {counted(len(names), 'class')}; "
+            f"give labels of 0 to {len(names) - 1}"
         )
 
 
@@ -287,14 +284,10 @@ def _unlabelled(counts: Mapping[Label, int], numbers: Mapping[Label, int]) -> li
     total = sum(counts.values())
     reasons = {label: count for label, count in counts.items() if isinstance(label, NoLabel) and count}
     remarks = [
-        f"labels: the label of {_images(count)} {reason.value}; it stays in the extra, and the label is −1"
+        f"labels: the label of {counted(count, 'image')} {reason.value}; it stays in the extra, and the label is −1"
         for reason, count in reasons.items()
     ]
     missing = sum(count for label, count in counts.items() if numbers.get(label, -1) == -1) - sum(reasons.values())
     if 0 < missing < total:
-        remarks.append(f"labels: {missing:,} of {_images(total)} have none, which is the label −1")
+        remarks.append(f"labels: {missing:,} of {counted(total, 'image')} have none, which is the label −1")
     return remarks
-
-
-def _images(count: int) -> str:
-    return "1 image" if count == 1 else f"{count:,} images"

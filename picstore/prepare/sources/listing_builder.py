@@ -19,7 +19,7 @@ from pathlib import PurePath
 from typing import Any, Generic, TypeVar
 
 from picstore.display.progress import ProgressCallback
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.prepare.engine.worker_processes import Engine, run_each
 from picstore.prepare.sources.input_table import InputTable, InputView, PackedInputs
 from picstore.prepare.sources.inputs import Input, Listing
@@ -297,5 +297,5 @@ def refuse_all_elsewhere(listing: Listing, where: Where) -> Listing:
     """Return the listing of a table or list of images; raise UsageError if all of its inputs have a problem."""
     if listing.inputs and all(one.problem for one in listing.inputs):
         count, first = len(listing.inputs), listing.inputs[0]
-        raise UsageError(f"{printable(str(where))}: none of its {count:,} images can be read: {first.problem}")
+        raise UsageError(f"{printable(str(where))}: none of its {counted(count, 'image')} can be read: {first.problem}")
     return listing

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from picstore.errors import Corrupt, Damage, UsageError
+from picstore.errors import Corrupt, Damage, UsageError, counted
 from picstore.prepare.sources.compressed_and_raw import (
     CompressedBlock,
     DecompressedBlock,
@@ -144,7 +144,7 @@ def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: 
         block = CompressedBlock("zstd", 0, file.size, checked_count(entry.get("chunk_bytes"), file.printable_path))
         plain = decompress_block(file.path, block, file.version)
     if int.from_bytes(plain.read(0, 4), "little") != count:
-        raise Corrupt(f"not the {count:,} samples that the index has", file.printable_path)
+        raise Corrupt(f"not the {counted(count, 'sample')} that the index has", file.printable_path)
     ends = np.frombuffer(plain.read(4, 4 * (count + 1)), "<u4").tolist()
     for start, end in itertools.pairwise(ends):
         if level == "sample" and _is_compressed(file, start, end):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from picstore.display.progress import ProgressCallback
-from picstore.errors import Corrupt, Damage, ImageError, NotADataset, Truncated, UsageError
+from picstore.errors import Corrupt, Damage, ImageError, NotADataset, Truncated, UsageError, counted
 from picstore.prepare.engine.worker_processes import Died, LocalEngine
 from picstore.prepare.sources.compressed_and_raw import image_file
 from picstore.prepare.sources.inputs import Input, Listing
@@ -112,7 +112,7 @@ def _remarks_on_texts(counts: Counter[str], entries: int) -> Iterator[str]:
     """Yield messages on images without texts and entries left out; to be iterated after all samples were listed."""
     images, texts = counts["images"], counts["texts"]
     if images > texts:
-        yield f"texts: {images - texts:,} of {images:,} images have none"
+        yield f"texts: {images - texts:,} of {counted(images, 'image')} have none"
     if (others := entries - 1 - images - texts) > 0:
         yield f"{others:,} entries that are neither images nor their texts: left out"
 

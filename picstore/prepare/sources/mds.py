@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from picstore.errors import Corrupt, Damage, UsageError
+from picstore.errors import Corrupt, Damage, UsageError, counted
 from picstore.prepare.sources.compressed_and_raw import (
     CODECS,
     CompressedBlock,
@@ -133,7 +133,7 @@ def _read_samples(
 ) -> Iterator[SourceSample]:
     (count,) = struct.unpack("<I", file.read(0, 4))
     if count != shard.samples:
-        raise Corrupt(f"{count:,} samples where the index has {shard.samples:,}", file.printable_path)
+        raise Corrupt(f"{counted(count, 'sample')} where the index has {shard.samples:,}", file.printable_path)
     ends = np.frombuffer(file.read(4, 4 * (count + 1)), "<u4").tolist()
     for number, (start, end) in enumerate(itertools.pairwise(ends)):
         name = printable(f"{shard.name}/{number}")

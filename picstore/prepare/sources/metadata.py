@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.prepare.sources.lenient_json import MAX_DIGITS
 from picstore.prepare.sources.source_file import printable
 from picstore.storage.format.record import MAX_EXTRA, extra_to_json
@@ -75,10 +75,10 @@ class SkippedFields(Counter[str]):
         Only the 20 most frequent fields have a message of their own, because file names with dots may give many fields.
         """
         for what, count in sorted(self.most_common(_MAX_LINES)):
-            yield f"{what}: left out of {count:,} samples"
+            yield f"{what}: left out of {counted(count, 'sample')}"
         if others := len(self) - _MAX_LINES if len(self) > _MAX_LINES else 0:
             count = self.total() - sum(count for _, count in self.most_common(_MAX_LINES))
-            yield f"{others:,} other fields: left out of {count:,} samples"
+            yield f"{counted(others, 'other field')}: left out of {counted(count, 'sample')}"
 
     def merge(self, extra: dict[str, Any], inner: dict[str, Any]) -> None:
         """Add the members of the object ``inner`` to a sample's extra, and count the fields that they replace."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from picstore.errors import NotADataset, UsageError
+from picstore.errors import NotADataset, UsageError, counted
 from picstore.prepare.engine.worker_processes import Engine
 from picstore.prepare.sources.folder import refuse_class_splits
 from picstore.prepare.sources.input_table import InputView
@@ -144,7 +144,7 @@ def _with_targets(listing: Listing, forms: str) -> Listing:
         inputs = InputView(listing.inputs, change=lambda one: replace(one, targets=forms))
         return replace(listing, inputs=inputs, targets=forms)
     remarks = [
-        f"the field {name!r} of {count:,} samples is kept as metadata, which no resizing moves; if it "
+        f"the field {name!r} of {counted(count, 'sample')} is kept as metadata, which no resizing moves; if it "
         "describes objects, name its form by --targets"
         for name, count in sorted(listing.alike.items())
         if name != "box_labels"
@@ -162,7 +162,7 @@ def _with_classes(listing: Listing, classes: Location) -> Listing:
     except UsageError as error:
         raise UsageError(f"{classes}: {error}") from error
     if unknown := joined.names[len(names) :]:
-        raise UsageError(f"{len(unknown)} classes are not in {classes}, the first is {unknown[0]!r}")
+        raise UsageError(f"{counted(len(unknown), 'class', 'are')} not in {classes}, the first is {unknown[0]!r}")
     inputs = listing.inputs
     if labels != tuple(range(len(labels))):
         inputs = InputView(inputs, change=partial(relabel_input, labels=labels))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from picstore.errors import Damage, PicstoreError, UsageError
+from picstore.errors import Damage, PicstoreError, UsageError, counted
 from picstore.prepare.sources.folder import NO_IMAGES
 from picstore.prepare.sources.labels import Label, LabelFields, take_label
 from picstore.prepare.sources.lenient_json import json_object
@@ -211,7 +211,8 @@ class ParquetColumns:
             return label
         if not 0 <= label < len(self.numbers):
             count = len(self.numbers)
-            raise UsageError(f"{file}: the label {label} is outside of its {count:,} classes; give 0 to {count - 1}")
+            text = f"{file}: the label {label} is outside of its {counted(count, 'class')}"
+            raise UsageError(f"{text}; give 0 to {count - 1}")
         return self.numbers[label]
 
 

@@ -17,7 +17,7 @@ from picstore import rng
 from picstore._version import __version__
 from picstore.arrays import I64, Table
 from picstore.display.progress import Progress, ProgressCallback, begin_stage, progress_callback
-from picstore.errors import PicstoreError, UsageError
+from picstore.errors import PicstoreError, UsageError, counted
 from picstore.prepare.convert import resumable_job
 from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.engine import worker_processes
@@ -121,7 +121,7 @@ def shuffle(
         summaries = [summary for _, summary in results]
         begin_stage(progress, "finishing")
         if (written := sum(summary.records for summary in summaries)) != len(dataset):
-            text = f"{written} of {len(dataset)} records were written; the source changed during the shuffle"
+            text = f"{written} of {counted(len(dataset), 'record')} were written; the source changed during the shuffle"
             raise PicstoreError(text)
         _copy_ledger(dataset, destination)
         event = {"method": method, "seed": seed, "parent": dataset.uuid}

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from picstore.arrays import I64, Array, Bools, read_only
-from picstore.errors import Corrupt, UsageError
+from picstore.errors import Corrupt, UsageError, counted
 from picstore.storage.edits.edit_entries import ColumnEntry, NpyFile, pack_npy_file
 
 LABEL = "label"  # name of the column that replaces the records' labels
@@ -130,7 +130,8 @@ def make_column(name: str, ids: I64, given: Sequence[Any] | Array) -> tuple[Colu
     if not name.isidentifier() or name in RESERVED:
         raise UsageError(f"a column cannot be called {name!r}; take a word such as 'caption'")
     if len(given) != len(ids):
-        raise UsageError(f"the column {name!r} has {len(given)} values for {len(ids)} records; give one for each")
+        values = f"{counted(len(given), 'value')} for {counted(len(ids), 'record')}"
+        raise UsageError(f"the column {name!r} has {values}; give one for each")
     order = np.argsort(ids, kind="stable")
     texts = not isinstance(given, np.ndarray) and len(given) and all(isinstance(value, str) for value in given)
     arrays: list[Array]

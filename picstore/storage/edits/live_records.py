@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from picstore.arrays import I64, U8, Bools, read_only
-from picstore.errors import Corrupt, UsageError
+from picstore.errors import Corrupt, UsageError, counted
 
 _BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
 
@@ -188,12 +188,12 @@ def mask_of(chosen: npt.ArrayLike | None, count: int) -> Bools:
     if np.asarray(chosen).dtype.kind == "b":
         mask: Bools = np.asarray(chosen)
         if mask.shape != (count,):
-            raise UsageError(f"a mask of shape {mask.shape} for {count} records; give a bool for each")
+            raise UsageError(f"a mask of shape {mask.shape} for {counted(count, 'record')}; give a bool for each")
         return mask
     positions = integers(np.asarray(chosen), "positions")
     outside = positions[(positions < -count) | (positions >= count)]
     if len(outside):
-        raise UsageError(f"position {outside[0]} of a dataset of {count} records; give 0 to {count - 1}")
+        raise UsageError(f"position {outside[0]} of a dataset of {counted(count, 'record')}; give 0 to {count - 1}")
     mask = np.zeros(count, dtype=np.bool_)
     mask[positions] = True
     if int(mask.sum()) < len(positions):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from picstore.arrays import I64, Array, Table
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.storage.format import layout, segment_table
 from picstore.storage.format.checksum import combine_crcs, crc32c, entry_crcs
 from picstore.storage.format.container import ContainerRef
@@ -48,7 +48,9 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
     payload_size = sum(len(r.jpeg) + sum(len(r.attachments.get(name, b"")) for name in fields) for r in records)
     size = layout.aligned(payload_at + payload_size)
     if count > layout.MAX_RECORDS or size > layout.MAX_CONTAINER or len(extras) > layout.MAX_EXTRAS:
-        raise UsageError(f"{count} records of {size} bytes do not fit into a container; use smaller containers")
+        raise UsageError(
+            f"a container does not hold {counted(count, 'record')} of {size} bytes; use smaller containers"
+        )
     if width > layout.MAX_ATTACHMENTS:
         raise UsageError(f"{width} attachments a record; at most {layout.MAX_ATTACHMENTS} can be stored")
     counts = np.array([[len(crcs), len(points)] for crcs, points in behind])

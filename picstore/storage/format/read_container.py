@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from picstore.arrays import Bools
-from picstore.errors import Corrupt, Damage, Truncated
+from picstore.errors import Corrupt, Damage, Truncated, counted
 from picstore.storage.format import layout
 from picstore.storage.format.checksum import crc32c, entry_crcs
 from picstore.storage.format.container import Container, ContainerRef
@@ -130,7 +130,7 @@ def _compare(header: layout.ContainerHeader, *, ref: ContainerRef, fields: int, 
 def _mark_lost(container: Container, what: str, bad: Bools) -> None:
     count = int((bad & container.good).sum())
     container.good &= ~bad
-    text = f"{what} of container {container.ref.ordinal} is damaged, {count} of {len(bad)} records lost"
+    text = f"{what} of container {container.ref.ordinal} is damaged, {count} of {counted(len(bad), 'record')} lost"
     container.damage.append(container.ref.corrupt(text))
 
 

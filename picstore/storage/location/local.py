@@ -136,10 +136,10 @@ class Folder(WritableLocation):
         try:
             with os.scandir(self.path) as found:
                 return sorted(Entry(entry.name, is_folder(entry)) for entry in found)
-        except NotADirectoryError as error:
-            raise UsageError(f"{self} is not a folder; give one") from error
-        except FileNotFoundError as error:
-            raise NotADataset(f"{self} does not exist") from error
+        except NotADirectoryError:
+            raise UsageError(f"{self} is not a folder; give one") from None
+        except FileNotFoundError:
+            raise NotADataset(f"{self} does not exist") from None
         except OSError as error:
             raise _translated(error, file=str(self), offset=0) from error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import reprlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -60,11 +61,14 @@ def file_name(stream: int, file: int) -> str:
 def locate(where: Where) -> Location:
     """Resolve a path, or a URL such as ``s3://bucket/train``, ``https://…`` or ``hf://datasets/…``, to a location.
 
-    Raise UsageError if the URL is malformed or its scheme unknown, MissingDependency if its library is missing.
+    Raise UsageError if ``where`` is not a path or URL, or the URL is malformed or its scheme unknown; MissingDependency
+    if its library is missing.
     """
     if isinstance(where, Location):
         return where
-    path = os.fspath(where)
+    path = os.fspath(where) if isinstance(where, (str, os.PathLike)) else None
+    if not isinstance(path, str):
+        raise UsageError(f"{reprlib.repr(where)} is not a path or URL; give a str or a pathlib.Path")
     match = _URL.fullmatch(path)
     if match is None or (match[1] not in _SCHEMES and "://" not in path):
         return Folder(Path(path))

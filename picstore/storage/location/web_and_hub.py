@@ -134,8 +134,8 @@ class HubFile(WebFile):
             return list(
                 api.list_repo_tree(name, self.key or None, repo_type="dataset", revision=revision, recursive=recursive)
             )
-        except (hub.errors.EntryNotFoundError, hub.errors.RepositoryNotFoundError) as error:
-            raise NotADataset(f"{self} does not exist, or HF_TOKEN has no access to it") from error
+        except (hub.errors.EntryNotFoundError, hub.errors.RepositoryNotFoundError):
+            raise NotADataset(f"{self} does not exist, or HF_TOKEN has no access to it") from None
         except (hub.errors.HfHubHTTPError, *_transport_errors()) as error:
             status = getattr(getattr(error, "response", None), "status_code", 500)
             final = 400 <= status < 500 and status not in (408, 429)

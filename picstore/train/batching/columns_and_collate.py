@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from picstore.arrays import I64, Array
-from picstore.errors import PicstoreError, UsageError
+from picstore.errors import PicstoreError, UsageError, counted
 from picstore.storage.edits.columns import Values
 from picstore.train.batching.host_batch import HostBatch, map_images
 from picstore.train.batching.spec import Collate, OutputSpec
@@ -103,7 +103,8 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
         if not isinstance(items, list) and not getattr(items, "shape", ()):
             raise UsageError(f"collate returned {name!r} of type {type(items).__name__}; return an array or a list")
         if len(items) != count:
-            raise UsageError(f"collate returned {name!r} of {len(items)} items; return {count}, one for each record")
+            returned = f"collate returned {name!r} of {counted(len(items), 'item')}"
+            raise UsageError(f"{returned}; return {count}, one for each record")
     return dict(values)
 
 

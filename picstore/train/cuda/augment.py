@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from picstore.arrays import I64
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.train.cuda.augment_kernels import blur_rows, displace_rows, make_tables, run_phase
 from picstore.train.cuda.augment_layout import COUNTS, MIXED, ORIGINALS, TABLES, WEIGHTS
 from picstore.train.cuda.augment_table import (
@@ -86,11 +86,11 @@ def augment(
     count = len(images)
     if not 0 < count <= _MAX_IMAGES or len(geometry.size) != count or len(program.opcode) != count:
         raise UsageError(
-            f"there are {count} images, {len(geometry.size)} geometries and {len(program.opcode)} programs; give one "
-            f"of each for every image, 1 to {_MAX_IMAGES}"
+            f"there are {counted(count, 'image')}, {len(geometry.size)} geometries and {len(program.opcode)} programs; "
+            f"give one of each for every image, 1 to {_MAX_IMAGES}"
         )
     if origins.shape != (count, 2):
-        raise UsageError(f"origins have shape {origins.shape}; give left and top for each of {count} images")
+        raise UsageError(f"origins have shape {origins.shape}; give left and top for each of {counted(count, 'image')}")
     decoded = images if isinstance(images, DecodedImages) else DecodedImages.from_tensors(images)
     decoded, corners = _with_borders(decoded, origins, geometry)
     by = np.broadcast_to(np.asarray(factors, dtype=np.int64), count)

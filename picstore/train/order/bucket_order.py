@@ -11,7 +11,7 @@ import numpy as np
 
 from picstore import rng
 from picstore.arrays import I64, U8, Table
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.storage.edits.live_records import LiveRecords
 from picstore.train.order.bucket_plan import BucketPlan, BucketTable, PlannedBatches
 from picstore.train.order.epoch_order import ALONE, IN_CONTAINER, SET_ASIDE, EpochOrder, Samples
@@ -51,7 +51,7 @@ class BucketOrder:
         object.__setattr__(self, "counts", tuple(counts))
         fewest = min((count for count in counts if count), default=0)
         if not self.drop_last and fewest < self.world_size:
-            text = f"a bucket has {fewest} records, too few for {self.world_size} ranks"
+            text = f"a bucket has {counted(fewest, 'record')}, too few for {counted(self.world_size, 'rank')}"
             raise UsageError(f"{text}; give fewer sizes, or drop_last=True, which leaves them out")
         divisions = self._divide(0)
         hashed = hashlib.sha256(self.table.buckets.data)
@@ -60,8 +60,10 @@ class BucketOrder:
         object.__setattr__(self, "batches", sum(len(division.ends) for division in divisions))
         object.__setattr__(self, "digest", hashed.hexdigest()[:16])
         if not self.batches:
-            text = f"{len(self.table.buckets)} records in {len(self.batch_sizes)} buckets make no batch"
-            raise UsageError(f"{text} on {self.world_size} ranks; use smaller batches or drop_last=False")
+            records = counted(len(self.table.buckets), "record", "make")
+            buckets = counted(len(self.batch_sizes), "bucket")
+            text = f"{records} no batch in {buckets} on {counted(self.world_size, 'rank')}"
+            raise UsageError(f"{text}; use smaller batches or drop_last=False")
 
     @property
     def lanes_read(self) -> int:
@@ -162,7 +164,7 @@ class BucketOrder:
         epoch, batch = position_in_epochs(state, "batches")
         if batch > self.length(epoch) and "worker" not in state:
             raise UsageError(
-                f"the state is after {batch} batches, this loader has {self.length(epoch)} an epoch; "
+                f"the state is after {counted(batch, 'batch')}, this loader has {self.length(epoch)} an epoch; "
                 "give a loader with the arguments of the saved one"
             )
         return epoch, batch

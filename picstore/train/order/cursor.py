@@ -46,15 +46,17 @@ class EpochCursor:
             next batch. In workers it does so anyway if epochs end, because workers are ahead of the batches taken.
 
     Attributes:
-        moves: number of times that :meth:`move_to` was called. Iterators that began before the last one are outdated.
+        loads: number of states that were loaded. Iterators that began before the last one are outdated.
     """
 
     def __init__(self, length: Callable[[int], int | None], *, whole: bool) -> None:
-        self._length, self._whole, self._resume, self.moves = length, whole, False, 0
+        self._length, self._whole, self._resume, self.loads = length, whole, False, 0
         # Start of the first iteration after a move; None before that iteration and from the second one on.
         self._first: tuple[int, int] | None = None
         # Start of that iteration if it was dropped after at most one batch.
         self._peeked: tuple[int, int] | None = None
+        # Start of the next iteration by ``set_epoch``, which an iterator that is still in use does not change.
+        self._named: tuple[int, int] | None = None
         # Epoch of the loader minus epoch of the caller. None after a state was loaded, until the caller names an epoch.
         self._offset: int | None = 0
         self._shared = SharedIntegers((_MAX_WORKERS, 2))  # epoch and batch of each worker
@@ -85,7 +87,7 @@ class EpochCursor:
     def load(self, epoch: int, batch: int) -> None:
         """Move to the position of a state; :meth:`follow_epoch` then counts from the state's epoch."""
         self.move_to(epoch, batch)
-        self._offset = None
+        self._offset, self.loads = None, self.loads + 1
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration begin with ``epoch``, unless it is due to go on in the middle of ``epoch``.
@@ -97,6 +99,7 @@ class EpochCursor:
         if resumed is None or epoch != resumed[0] or self.in_workers:
             resumed = epoch, 0
         self.move_to(*resumed)
+        self._named = self._epoch, self._batch
 
     def follow_epoch(self, number: int) -> None:
         """Make the next iteration begin with epoch ``number``, in the caller's count of epochs.
@@ -115,7 +118,7 @@ class EpochCursor:
         if not worker.count and self._is_over(epoch, batch):
             epoch, batch = epoch + 1, 0
         self._epoch, self._batch, self._resume, self._owner = epoch, batch, True, worker
-        self._first, self._peeked, self.moves = None, None, self.moves + 1
+        self._first = self._peeked = self._named = None
         if worker.count:
             self._shared.values[worker.number] = epoch, batch
         else:
@@ -127,12 +130,12 @@ class EpochCursor:
             self._epoch, self._batch = self._shared.values[worker.number].tolist()
             if self._length(self._epoch) is not None:
                 self._shared.values[worker.number] = self._epoch + 1, worker.number
-        elif self._peeked is not None:
-            self._epoch, self._batch = self._peeked
+        elif (start := self._named or self._peeked) is not None:
+            self._epoch, self._batch = start
         elif self._whole and self._batch and not self._resume:
             self._epoch, self._batch = self._epoch + 1, 0
         self._first = (self._epoch, self._batch) if self._resume else None
-        self._resume, self._peeked, self._owner = False, None, worker
+        self._resume, self._peeked, self._named, self._owner = False, None, None, worker
         return self._epoch, self._batch
 
     def end_early(self, epoch: int, first: int) -> None:
@@ -160,7 +163,7 @@ class EpochCursor:
             if self._length(epoch) is None and self._shared.values[worker.number].tolist() == before:
                 self._shared.values[worker.number] = epoch, batch
         else:
-            self._publish(*((epoch + 1, 0) if self._whole and batch else (epoch, batch)))
+            self._publish(*(self._named or ((epoch + 1, 0) if self._whole and batch else (epoch, batch))))
 
     def _is_over(self, epoch: int, batch: int) -> bool:
         length = self._length(epoch)

@@ -10,7 +10,7 @@ import numpy as np
 
 from picstore import rng
 from picstore.arrays import I64
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.storage.dataset import Dataset
 from picstore.train.order.epoch_order import EpochOrder
 from picstore.train.order.global_batches import RankShard
@@ -130,7 +130,7 @@ class DatasetOrder:
         batch = division.batch_of(samples)
         if division.start(batch) != samples or (batch > division.batches and "worker" not in state):
             raise UsageError(
-                f"the state is after {samples} samples; this loader goes on after whole global batches of "
+                f"the state is after {counted(samples, 'sample')}; this loader goes on after whole global batches of "
                 f"{division.size}, {division.batches} an epoch; give it the global batch size of the saved one"
             )
         return epoch, batch

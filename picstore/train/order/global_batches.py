@@ -16,7 +16,7 @@ import numpy as np
 
 from picstore import rng
 from picstore.arrays import I64, Array, Bools
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.train.order.rank_shares import RankShares, check_rank, divide_samples
 
 
@@ -138,13 +138,13 @@ class RankShard:
         check_rank(self.rank, self.world_size)
         check_global_batch(self.batch, self.world_size)
         if self.records < self.world_size:
-            raise UsageError(f"{self.records} records are too few for {self.world_size} ranks; use fewer ranks")
+            text = f"{counted(self.records, 'record', 'are')} too few for {counted(self.world_size, 'rank')}"
+            raise UsageError(f"{text}; use fewer ranks")
         division = EvenDivision(self.records, self.batch, self.world_size, self.drop_last)
         if division.batches == 0:
             ranks = f" on all {self.world_size} ranks together" if self.world_size > 1 else ""
-            raise UsageError(
-                f"{self.records} records make no batch of {self.batch}{ranks}; use a smaller batch or drop_last=False"
-            )
+            text = f"{counted(self.records, 'record', 'make')} no batch of {self.batch}{ranks}"
+            raise UsageError(f"{text}; use a smaller batch or drop_last=False")
         object.__setattr__(self, "division", division)
         object.__setattr__(self, "rank_shares", RankShares(self.lanes, self.world_size))
 
@@ -186,4 +186,6 @@ class RankShard:
 def check_global_batch(batch: int, world_size: int) -> None:
     """Raise UsageError if a global batch has fewer samples than there are ranks."""
     if batch < world_size:
-        raise UsageError(f"a global batch of {batch} leaves some of {world_size} ranks without a sample; give more")
+        raise UsageError(
+            f"a global batch of {batch} leaves some of {counted(world_size, 'rank')} without a sample; give more"
+        )

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from picstore import rng
 from picstore.arrays import F64, I64, Array
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.storage.dataset import Dataset
 from picstore.train.order.epoch_order import Samples
 
@@ -202,7 +202,8 @@ def record_shares(
         return None
     samples = round(repeat * len(dataset))
     if not 1 <= samples <= _MAX_SAMPLES or len(dataset) > _MAX_SAMPLES:
-        raise UsageError(f"{repeat} times {len(dataset):,} records; 1 to {_MAX_SAMPLES:,} samples are possible")
+        text = f"{repeat} times {counted(len(dataset), 'record')}"
+        raise UsageError(f"{text}; 1 to {_MAX_SAMPLES:,} samples are possible")
     counts = dataset.live.counts
     if weights is not None:
         return RecordShares.weighted(counts, _check_weights(dataset, weights), samples, seed=seed)
@@ -218,10 +219,12 @@ def _check_weights(dataset: Dataset, weights: str | npt.ArrayLike) -> Array:
         # Make a copy, so that later changes by the caller have no effect.
         array = np.array(dataset.table[weights] if isinstance(weights, str) else weights)
     except ValueError as error:  # the error for a list of lists of different lengths
-        raise UsageError(f"{name}: {error}; a number for each of {len(dataset):,} records is needed") from error
+        raise UsageError(
+            f"{name}: {error}; a number for each of {counted(len(dataset), 'record')} is needed"
+        ) from error
     if array.shape != (len(dataset),) or array.dtype.kind not in "iufb":
         text = f"{name}: an array of shape {array.shape} and {array.dtype}"
-        raise UsageError(f"{text}; a number for each of {len(dataset):,} records is needed")
+        raise UsageError(f"{text}; a number for each of {counted(len(dataset), 'record')} is needed")
     if not (np.isfinite(array.max()) and array.min() >= 0):
         what, wrong = ("negative", array < 0) if np.isfinite(array).all() else ("not finite", ~np.isfinite(array))
         first = int(wrong.argmax())

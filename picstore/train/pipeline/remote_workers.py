@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any
 
-from picstore.errors import PicstoreError, UsageError
+from picstore.errors import PicstoreError, UsageError, counted
 from picstore.prepare.engine.ray import MAX_ATTEMPTS, cluster_resources, first_line, import_ray, join_cluster
 from picstore.train.batching.spec import PipelineSpec
 from picstore.train.order.spans import Span
@@ -192,7 +192,7 @@ class RemoteWorkers:
             if task.losses >= MAX_ATTEMPTS:
                 batch = task.span.first + task.taken + len(task.made)
                 raise PicstoreError(
-                    f"batch {batch} of epoch {task.span.epoch} lost its worker {task.losses} times, last by "
+                    f"batch {batch} of epoch {task.span.epoch} lost its worker {counted(task.losses, 'time')}, last by "
                     f"{first_line(error)}"
                 ) from error
 
@@ -209,7 +209,7 @@ class RemoteWorkers:
             return
         alone = time.monotonic() - self._alone_since
         if self._failures >= MAX_ATTEMPTS and alone >= _FAILING_SECONDS:
-            text = f"{self._failures} remote workers have ended before they were ready"
+            text = f"{counted(self._failures, 'remote worker', 'have')} ended before being ready"
             raise PicstoreError(f"{text}, the last by {self._failure}")
         if alone < (NO_WORKER_SECONDS if self._warned else _WARNING_SECONDS):
             return

@@ -24,10 +24,11 @@ from picstore.train.transforms.arguments import (
     checked_numbers,
 )
 from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.constructed import Value
 from picstore.train.transforms.geometry import Geometry
 
 
-class RandomRotation:
+class RandomRotation(Value):
     """Rotate counter-clockwise by a uniformly drawn angle. Uses 1 random number, or 2 if an interpolation is drawn.
 
     Args:
@@ -73,7 +74,7 @@ class RandomRotation:
         return geometry.warp(np.concatenate([linear, shift[:, :, None]], axis=2), size)
 
 
-class RandomAffine:
+class RandomAffine(Value):
     """Rotate, translate, scale and shear about a center. Uses 6 random numbers, or 7 if an interpolation is drawn.
 
     The angle, the translations in x and y, the scale and the shears in x and y are uniform in their ranges. Positive

@@ -13,12 +13,13 @@ from picstore.arrays import F64, I64, U8, Bools, Table
 from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.train.transforms.arguments import checked_size
+from picstore.train.transforms.constructed import Value
 
 _MAX_BUCKETS = 256  # a record's bucket takes a byte
 _CHUNK = 1 << 16  # Sizes of this many images fit into the processor's cache.
 
 
-class Buckets:
+class Buckets(Value):
     """Loader ``transform`` that sorts records into buckets by aspect ratio; a batch has images of one bucket's size.
 
     A record belongs to the bucket with the nearest aspect ratio on a logarithmic scale; a tie goes to the wider bucket.
@@ -147,7 +148,7 @@ class AspectRatios:
 _MAX_LENGTHS = 256
 
 
-class Sequences:
+class Sequences(Value):
     """Loader ``transform`` that draws a sequence length, in patches, for each batch, as timm's NaFlex does.
 
     A batch has as many images as fit into ``tokens``. All epochs have the same lengths in different orders, and so the

@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.train.transforms.arguments import name_of
 from picstore.train.transforms.choices import Choice
 from picstore.train.transforms.color_program import ColorTransform
+from picstore.train.transforms.constructed import Value
 from picstore.train.transforms.mixup_cutmix import BatchTransform
 
 
-class PerImage:
+class PerImage(Value):
     """Apply a function to each image of a batch, for transforms of other libraries that draw once per call.
 
     PerImage stands among the callables, after the transforms of geometry and color, and runs in the training loop's
@@ -41,9 +42,6 @@ class PerImage:
     def name(self) -> str:
         """Name of the transform in messages."""
         return f"PerImage({name_of(self.function)})"
-
-    def __repr__(self) -> str:
-        return f"PerImage({self.function!r})"
 
     def __call__(self, images: Any) -> Any:
         """Apply the function to images (N, 3, H, W), or to a list of (3, H, W)."""
@@ -89,7 +87,8 @@ def apply_callable(function: Callable[[Any], Any], images: Any) -> Any:
             given = f"a list of {len(images)}" if isinstance(images, list) else f"a tensor {tuple(images.shape)}"
             raise UsageError(
                 f"{name_of(function)} returned {_described(each)} for the images of a batch, {given}; return a tensor "
-                f"of {len(images)} images, or write picstore.PerImage({name_of(function)}) if it takes one image"
+                f"of {counted(len(images), 'image')}, or write picstore.PerImage({name_of(function)}) if it takes one "
+                "image"
             )
     return result
 

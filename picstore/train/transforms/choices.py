@@ -18,6 +18,7 @@ from picstore.train.transforms import opcodes
 from picstore.train.transforms.arguments import checked_numbers, checked_probability
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
+from picstore.train.transforms.constructed import Value
 from picstore.train.transforms.geometry import Geometry, Transform, common_fill
 from picstore.train.transforms.mixup_cutmix import BatchTransform
 from picstore.train.transforms.padding_and_edges import CONSTANT
@@ -27,7 +28,7 @@ _NONE = -1
 _TRIAL_SIZES = [(97, 61), (53, 89)]
 
 
-class Choice(ABC):
+class Choice(Value, ABC):
     """Choice among transforms of one kind: all of geometry, all of color, or all of the batch.
 
     Attributes:

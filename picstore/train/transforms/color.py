@@ -229,7 +229,7 @@ def _warn_of_levels(mean: Sequence[float], std: Sequence[float]) -> None:
     warnings.warn(
         f"Normalize has {given}, and images have values from 0 to 1: if these are of levels from 0 to 255, as FFCV and "
         f"DALI take them, give {scaled}",
-        stacklevel=3,
+        stacklevel=4,
     )
 
 

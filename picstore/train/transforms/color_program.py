@@ -21,6 +21,7 @@ from picstore.train.transforms import opcodes
 from picstore.train.transforms.arguments import name_of
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.cached_property import cached_property
+from picstore.train.transforms.constructed import Value
 
 # Means and deviations with which NORMALIZE changes nothing.
 _IDENTITY = (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
@@ -109,7 +110,7 @@ class ColorProgram:
         return listed
 
 
-class ColorTransform(ABC):
+class ColorTransform(Value, ABC):
     """Step of a color program: the base of all color transforms.
 
     Attributes:
@@ -126,7 +127,7 @@ class ColorTransform(ABC):
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         """Draw a program for images of ``sizes``, int64 (n, 2), width first; use as many numbers for each image."""
 
-    def check(self, *, normalized: bool) -> None:  # noqa: B027 - most take both
+    def check(self, *, normalized: bool) -> None:
         """Raise UsageError if the transform cannot work on grey levels or, if ``normalized``, on normalized values."""
 
 

@@ -24,6 +24,7 @@ from picstore.train.transforms.arguments import (
     checked_size,
 )
 from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.constructed import Value
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.resizing import same_size
 
@@ -31,7 +32,7 @@ from picstore.train.transforms.resizing import same_size
 TRIES = 10
 
 
-class CenterCrop:
+class CenterCrop(Value):
     """Crop (height, width), or a square, from the center. Uses no random numbers.
 
     A smaller image is padded with the common fill of the list of transforms, black by default.
@@ -47,7 +48,7 @@ class CenterCrop:
         return geometry.crop(corner, size)
 
 
-class Pad:
+class Pad(Value):
     """Pad the image with one color. Uses no random numbers.
 
     Args:
@@ -71,7 +72,7 @@ class Pad:
         return padded.with_border(self.border) if self.border else padded
 
 
-class RandomCrop:
+class RandomCrop(Value):
     """Crop (height, width), or a square, at a random position. Uses 2 random numbers: x, y.
 
     Args:
@@ -117,7 +118,7 @@ class RandomCrop:
         return cropped.with_border(self.border) if self.border else cropped
 
 
-class RandomResizedCrop:
+class RandomResizedCrop(Value):
     """Crop a box of random area and aspect ratio, and resize it to (height, width) or a square.
 
     Ten pairs of an area (uniform in ``scale`` × the image's area) and a ratio width / height (log-uniform in ``ratio``)
@@ -187,7 +188,7 @@ class RandomResizedCrop:
         return size
 
 
-class RandomFlip:
+class RandomFlip(Value):
     """Base of the horizontal and the vertical flip.
 
     Attributes:

@@ -23,6 +23,7 @@ from picstore.train.transforms.arguments import (
     is_number,
 )
 from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.constructed import Value
 from picstore.train.transforms.geometry import Geometry
 
 _OPTIONS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # torchvision's default of sampler_options
@@ -33,7 +34,7 @@ _MAX_PAIRS = 1 << 18
 _ROUNDS = 100
 
 
-class RandomZoomOut:
+class RandomZoomOut(Value):
     """Place the image on a larger canvas, with probability ``p`` ("SSD", ECCV 2016). Uses 4 random numbers.
 
     The random numbers are the chance, the factor by which both sides grow, and the image's position, x and y.
@@ -63,7 +64,7 @@ class RandomZoomOut:
         return geometry.with_fill(self.fill).crop(-corner, size)
 
 
-class RandomSizeCrop:
+class RandomSizeCrop(Value):
     """Crop a box whose sides are random numbers of pixels, as DETR does (Carion et al., ECCV 2020).
 
     torchvision does not have this class. Uses 4 random numbers: width, height, x, y.
@@ -89,7 +90,7 @@ class RandomSizeCrop:
         return geometry.crop(corner, size)
 
 
-class RandomIoUCrop:
+class RandomIoUCrop(Value):
     """Crop a box that overlaps enough with at least one object (Liu et al., "SSD", ECCV 2016).
 
     A least overlap is drawn from ``sampler_options``; 1 leaves the image unchanged. Then up to ``trials`` boxes are

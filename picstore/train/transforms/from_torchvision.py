@@ -25,6 +25,13 @@ _FLOATS = ("float32", "float16", "bfloat16")
 # Transforms to leave out, because their results are the form that images and boxes of a batch have anyway.
 _NEEDLESS = {"Identity", "ToImage", "PILToTensor", "ToPureTensor", "RGB", "ClampBoundingBoxes"}
 _CONVERSIONS = {"ToTensor", "ToDtype", "ConvertImageDtype", "ToPILImage"}
+# Conversions of timm's evaluation transforms, by the name of torchvision's that does the same.
+_OF_TIMM = {"MaybeToTensor": "ToTensor", "MaybePILToTensor": "PILToTensor", "ToNumpy": "PILToTensor"}
+# What to write for transforms that only timm's evaluation transforms have, for other values of crop_mode.
+_EVALUATION_OF_TIMM = dict.fromkeys(
+    ("ResizeKeepRatio", "CenterCropOrPad"),
+    "picstore.recipes.evaluation(size) for timm's create_transform(is_training=False)",
+)
 # Transforms that draw no random numbers, so that they are applied to whole batches.
 _WITHOUT_DRAWS = {"LinearTransformation"}
 # For a parameter, the attribute of torchvision's transform, if it has another name.
@@ -101,15 +108,17 @@ class Steps:
         """Add a transform, or all in a list, Compose or nn.Sequential; raise UsageError if any has no counterpart."""
         name, module = type(transform).__name__, type(transform).__module__
         library = module.partition(".")[0]
-        if isinstance(transform, type):
-            raise UsageError(f"transform contains the class {transform.__name__}; write {transform.__name__}(...)")
+        _require_called(transform)
         if isinstance(transform, (list, tuple)):
             for each in transform:
                 self.read(each)
         elif (name, module) == ("Sequential", "torch.nn.modules.container"):
             self.read(list(transform))
+        elif library == "timm" and name in _OF_TIMM:
+            self._translate(transform, _OF_TIMM[name])
         elif library in _OTHER_LIBRARIES:
-            raise UsageError(f"{name} of {library} takes one image; write {_OTHER_LIBRARIES[library]}")
+            instead = _EVALUATION_OF_TIMM.get(name, _OTHER_LIBRARIES[library])
+            raise UsageError(f"{name} of {library} takes one image; write {instead}")
         elif module.startswith(_PACKAGE):
             self._translate(transform)
         elif any(base.__module__.startswith(_PACKAGE) for base in type(transform).__mro__):
@@ -126,15 +135,16 @@ class Steps:
         step = unfolded(step)
         self._called = self._called or not (hasattr(step, "fixes_size") or isinstance(step, ColorTransform))
 
-    def _translate(self, transform: Any) -> None:
-        name = type(transform).__name__
+    def _translate(self, transform: Any, name: str = "") -> None:
+        """Add picstore's counterpart of a transform, which does what torchvision's class ``name`` does."""
+        name = name or type(transform).__name__
         if name == "Compose":
             self.read(list(transform.transforms))
         elif name == "ImageClassification":  # the preprocessing that belongs to pretrained weights
             for each in ("Resize", "CenterCrop", "Normalize"):
                 self._add(_preset_step(transform, each))
         elif name in _CONVERSIONS:
-            self._convert(transform)
+            self._convert(transform, name)
         elif (self._called and name == "Normalize") or name in _WITHOUT_DRAWS:
             self._add(SameForAll(transform))
         elif name == "JPEG":
@@ -180,10 +190,9 @@ class Steps:
             )
         return inner.steps[0] if len(inner.steps) == 1 else RandomApply(inner.steps, p=1)
 
-    def _convert(self, transform: Any) -> None:
+    def _convert(self, transform: Any, name: str) -> None:
         """Note the dtype to which a conversion converts images; after a callable, add the conversion as a callable."""
-        name = type(transform).__name__
-        dtype, scaled = _target_dtype(transform)
+        dtype, scaled = _target_dtype(transform, name)
         if self._called:
             if not hasattr(transform, "dtype"):
                 raise UsageError(f"{name} follows a callable; write v2.ToDtype(torch.{dtype}, scale=True)")
@@ -201,6 +210,15 @@ class Steps:
         self.dtype = dtype if self._unit else None
 
 
+def _require_called(transform: Any) -> None:
+    """Raise UsageError if a class or a recipe was given in place of what its call returns."""
+    if isinstance(transform, type):
+        raise UsageError(f"transform contains the class {transform.__name__}; write {transform.__name__}(...)")
+    if getattr(transform, "__module__", "") == "picstore.recipes":
+        name = f"picstore.recipes.{transform.__name__}"
+        raise UsageError(f"transform contains the function {name}; write {name}(...)")
+
+
 def _preset_step(preset: Any, name: str) -> Any:
     """Return picstore's Resize, CenterCrop or Normalize, by ``name``, for a preset made by ``weights.transforms()``."""
     if name == "Resize":
@@ -208,9 +226,8 @@ def _preset_step(preset: Any, name: str) -> Any:
     return TRANSFORMS[name](*((preset.crop_size,) if name == "CenterCrop" else (preset.mean, preset.std)))
 
 
-def _target_dtype(transform: Any) -> tuple[str | None, bool]:
+def _target_dtype(transform: Any, name: str) -> tuple[str | None, bool]:
     """Return the name of the dtype that a conversion gives images, or None; and whether it also scales the levels."""
-    name = type(transform).__name__
     if name in ("ToTensor", "ToPILImage"):
         return ("float32" if name == "ToTensor" else "uint8"), True
     dtype = transform.dtype

@@ -8,16 +8,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.train.transforms.arguments import checked_integer, checked_probability, is_number, name_of
 from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.constructed import Value
 
 # Imported for types alone, because loader processes import this module without torch.
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class BatchTransform(ABC):
+class BatchTransform(Value, ABC):
     """Step on the images (N, 3, H, W) and labels of a batch; the base of :class:`MixUp` and :class:`CutMix`.
 
     Attributes:
@@ -56,7 +57,9 @@ class _Mix(BatchTransform):
         if not (self._classes or count):
             raise UsageError(f"{name}: the dataset has no class names; give num_classes")
         if self._classes is not None and self._classes < count:
-            raise UsageError(f"{name}: num_classes is {self._classes}, and the dataset has {count} classes; give more")
+            raise UsageError(
+                f"{name}: num_classes is {self._classes}, and the dataset has {counted(count, 'class')}; give more"
+            )
         bound = copy.copy(self)
         bound._classes = self._classes or count
         return bound

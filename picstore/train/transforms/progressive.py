@@ -11,9 +11,10 @@ import numpy as np
 
 from picstore.arrays import I64, Bools
 from picstore.errors import UsageError
+from picstore.train.transforms.constructed import Value
 
 
-class Progressive:
+class Progressive(Value):
     """Loader ``transform`` with a list of transforms for each stage of a training, given by the stage's first epoch.
 
     ``Progressive({0: [RandomResizedCrop(128)], 16: [RandomResizedCrop(160)], 32: [RandomResizedCrop(192)]})`` has

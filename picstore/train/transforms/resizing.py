@@ -22,12 +22,13 @@ from picstore.train.transforms.arguments import (
     is_number,
 )
 from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.constructed import Value
 from picstore.train.transforms.geometry import Geometry
 
 _SMALLEST, _LARGEST, _STEP = 1e-6, 100.0, 1e-5  # bounds and precision in timm's search for a scale
 
 
-class _Resizing:
+class _Resizing(Value):
     """Base of transforms that resize, by one interpolation or by an interpolation drawn for each image."""
 
     fixes_size: tuple[int, int] | None = None

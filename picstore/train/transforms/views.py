@@ -6,16 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.train.transforms.arguments import name_of
 from picstore.train.transforms.callables import apply_callable
 from picstore.train.transforms.color_program import ColorTransform, normalizes
+from picstore.train.transforms.constructed import Value
 from picstore.train.transforms.geometry import Transform, output_size
 
 _MAX_VIEWS = 256  # largest number of views of a record in all groups
 
 
-class Views:
+class Views(Value):
     """Loader ``transform`` that makes several views of each image, for self-supervised and teacher-student training.
 
     ``Views(global_=(2, [...]), local=(8, [...]))`` makes two views by the first list and eight by the second. Each view
@@ -44,7 +45,7 @@ class Views:
             self.groups[name] = count, tuple(transforms) if isinstance(transforms, list) else transforms
         total = sum(count for count, _ in self.groups.values())
         if not 0 < total <= _MAX_VIEWS:
-            raise UsageError(f"Views: there are {total} views; give 1 to {_MAX_VIEWS}")
+            raise UsageError(f"Views: there are {counted(total, 'view')}; give 1 to {_MAX_VIEWS}")
 
 
 @dataclass(frozen=True, slots=True)

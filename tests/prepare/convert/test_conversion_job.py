@@ -284,7 +284,7 @@ def test_a_source_without_a_readable_image_makes_no_data_set(tmp_path: Path) -> 
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "a.jpg").write_bytes(b"no image")
     done = picstore_command("convert", tmp_path / "source", tmp_path / "train", code=3)
-    assert "none of 1 inputs became an image (1: not an image" in done.stderr
+    assert "none of 1 input became an image (1: not an image" in done.stderr
     with pytest.raises(NotADataset):
         picstore.Dataset(tmp_path / "train")
     assert ledger(tmp_path / "train")[0]["status"] == "failed"

@@ -237,7 +237,7 @@ def test_damaged_records_are_left_out_counted_and_exit_with_3(dataset: Path, tmp
             file.write_bytes(data)
     done = picstore_command("export", dataset, tmp_path / "out", "--format", format, code=3)
     assert f"{len(RECORDS) - 1} images" in done.stdout
-    assert "1 damaged records left out" in done.stdout
+    assert "1 damaged record left out" in done.stdout
 
 
 @pytest.mark.parametrize("format", ["mds", "parquet"])

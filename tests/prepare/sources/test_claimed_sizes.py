@@ -114,7 +114,7 @@ def test_integers_that_are_not_packed_are_bounded_as_packed_ones(tmp_path: Path)
     listing = open_source(path)
     assert images(listing) == JPEGS[:1]
     assert extras(listing) == [{"few": [7, 7, 7]}]
-    assert listing.remarks[0] == "feature many, bytes: left out of 1 samples"
+    assert listing.remarks[0] == "feature many, bytes: left out of 1 sample"
 
 
 def test_an_example_of_too_many_features_fails_alone(tmp_path: Path) -> None:

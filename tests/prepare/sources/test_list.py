@@ -52,7 +52,7 @@ def test_a_label_that_is_no_integer_needs_classes(tmp_path: Path, label: str) ->
 def test_a_list_of_absolute_paths_needs_a_root_that_holds_them(tmp_path: Path) -> None:
     photo = put(tmp_path / "photos" / "a.jpg", b"1")
     path = put(tmp_path / "lists" / "list.txt", f"{photo} 3\n".encode())
-    with pytest.raises(UsageError, match=r"none of its 1 images can be read: .*; --root names another folder"):
+    with pytest.raises(UsageError, match=r"none of its 1 image can be read: .*; --root names another folder"):
         open_source(path)
     listing = open_source(path, root=tmp_path)
     assert names(listing) == [(str(photo), 3)] and read_input(listing.inputs[0]) == b"1"

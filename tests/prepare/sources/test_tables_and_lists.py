@@ -39,7 +39,7 @@ def test_a_jsonl_gives_paths_labels_extra_and_attachments(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("a.csv", "path,label\na.jpg\n", "line 2: 1 values; give 2, one a column"),
+        ("a.csv", "path,label\na.jpg\n", "line 2: 1 value; give 2, one a column"),
         ("a.csv", "path,path\na,b\n", "two columns of one name"),
         ("a.csv", "x,y\n1,2\n", "--image-field"),
         ("a.csv", "path,label\n,2\n", "line 2: no path"),

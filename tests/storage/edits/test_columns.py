@@ -134,7 +134,7 @@ def test_integers_become_int64_and_floats_keep_their_width(make_dataset: Make) -
 @pytest.mark.parametrize(
     ("columns", "ids", "message"),
     [
-        ({"caption": ["a"]}, None, "1 values for 4 records"),
+        ({"caption": ["a"]}, None, "1 value for 4 records"),
         ({"caption": ["a"]}, [9], "no record with the id 9"),
         ({"caption": ["a", "b"]}, [1, 1], "occurs twice"),
         ({"boxes": [1, 2, 3, 4]}, None, "cannot be called 'boxes'"),

@@ -452,7 +452,7 @@ def test_what_cannot_be_made_is_refused(device: str) -> None:
 
     for wrong in (tensors[1][:2], tensors[1].float(), tensors[1][:, :, ::2], tensors[1][:, :0], tensors[1][0]):
         refused("give uint8 of shape", [tensors[0], wrong])
-    refused("1 images, 2 geometries", tensors[:1])
+    refused("1 image, 2 geometries", tensors[:1])
     refused("there are 0 images", [])
     refused("origins have shape", tensors, np.zeros(2))
     refused("not possible", dtype="int8")

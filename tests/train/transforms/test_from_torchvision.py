@@ -85,7 +85,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     if type(value).__module__.startswith("picstore"):
-        names = [*getattr(value, "__dict__", {}), *getattr(type(value), "__slots__", ())]
+        # The arguments that were given differ: torchvision has defaults of its own.
+        own = [name for name in getattr(value, "__dict__", {}) if name != "_given"]
+        names = [*own, *getattr(type(value), "__slots__", ())]
         return type(value).__name__, {name: plain(getattr(value, name)) for name in names if name != "_choice"}
     return value
 
@@ -355,3 +357,33 @@ def test_importing_a_plan_imports_no_torchvision() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()", Path(done.stdout)
+
+
+@pytest.mark.parametrize("recipe", [picstore.recipes.simclr, [picstore.recipes.mae], (picstore.recipes.evaluation,)])
+def test_a_recipe_that_is_not_called_is_named_with_its_call(recipe: Any) -> None:
+    with pytest.raises(UsageError, match=r"function picstore\.recipes\.\w+; write picstore\.recipes\.\w+"):
+        plan_transforms(recipe)
+
+
+def test_timms_evaluation_transform_is_taken_as_it_is() -> None:
+    timm_data = pytest.importorskip("timm.data")
+    for size, ours in ((224, picstore.recipes.evaluation(224)), ((96, 96), None)):
+        transform = timm_data.create_transform(size, is_training=False, crop_pct=0.875)
+        (group,) = plan_transforms(transform)[0].groups
+        assert [type(each).__name__ for each in (*group.geometry, *group.color)] == [
+            "Resize",
+            "CenterCrop",
+            "Normalize",
+        ]
+        assert ours is None or repr(group.geometry[1]) in (repr(ours[1]), "CenterCrop((224, 224))")
+    bytes_of = timm_data.create_transform(224, is_training=False, use_prefetcher=True)
+    assert not plan_transforms(bytes_of)[0].normalizes
+
+
+def test_timms_other_evaluation_transforms_lead_to_the_recipe() -> None:
+    timm_data = pytest.importorskip("timm.data")
+    transform = timm_data.create_transform(224, is_training=False, crop_mode="border")
+    with pytest.raises(UsageError, match=r"picstore\.recipes\.evaluation\(size\) for timm's create_transform"):
+        plan_transforms(transform)
+    with pytest.raises(UsageError, match=r"recipes\.timm_default"):
+        plan_transforms(timm_data.create_transform(224, is_training=True))

@@ -1,0 +1,137 @@
+"""Objects whose repr is the call that made them, and which are equal if they were made by equal calls."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import os
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+from picstore.errors import UsageError
+
+# Number of values of an array from which on the repr names the array's shape, not the values.
+_LONG = 1000
+# Number of characters of a call that an error shows.
+_SHOWN = 300
+
+
+class Constructed:
+    """Base of transforms and loaders: ``eval(repr(x))`` makes an equal object from picstore's public names.
+
+    Arrays and tensors are shown as lists, enumerations as their values, and functions by their names.
+    """
+
+    _given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _noting(cls.__init__)  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        cls = type(self)
+        shown = []
+        for name, value in self._arguments().items():
+            parameter = inspect.signature(cls).parameters[name]
+            if parameter.kind is parameter.VAR_KEYWORD:
+                names = all(key.isidentifier() for key in value)
+                shown += [f"{key}={show(each)}" for key, each in value.items()] if names else [f"**{show(value)}"]
+            elif parameter.default is parameter.empty and parameter.kind is not parameter.KEYWORD_ONLY:
+                shown.append(show(value))
+            elif parameter.default is parameter.empty or show(value) != show(parameter.default):
+                shown.append(f"{name}={show(value)}")
+        return f"{cls.__name__}({', '.join(shown)})"
+
+    def _arguments(self) -> dict[str, Any]:
+        """Return the arguments, given ones and defaults, by the names of the parameters."""
+        args, options = self._given
+        bound = inspect.signature(type(self)).bind(*args, **options)
+        bound.apply_defaults()
+        return bound.arguments
+
+
+class Value(Constructed):
+    """Base of transforms, which are values: two are equal, and have one hash, if their reprs would make equal ones."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self is other or self._arguments() == other._arguments()
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
+def _noting(init: Callable[..., None]) -> Callable[..., None]:
+    """Return a constructor that keeps its arguments; of nested constructors, the outermost keeps them.
+
+    Arguments of a type that the constructor of a :class:`Value` cannot use raise UsageError.
+    """
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def construct(self: Constructed, *args: Any, **options: Any) -> None:
+        if "_given" in self.__dict__:
+            init(self, *args, **options)
+            return
+        self._given = tuple(map(_plain, args)), {name: _plain(value) for name, value in options.items()}
+        try:
+            init(self, *args, **options)
+        except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError is torch's.
+            if not isinstance(self, Value):
+                raise
+            # Only a call that fits the signature failed because of its values.
+            try:
+                signature.bind(self, *args, **options)
+            except TypeError:
+                raise error from None
+            call = repr(self)
+            shown = call if len(call) <= _SHOWN else f"{call[:_SHOWN]}…"
+            raise UsageError(f"{shown} is not possible: {error}") from error
+
+    return construct
+
+
+class _Summary(str):
+    """Text that stands for a long array."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _plain(value: Any) -> Any:
+    """Return an argument as Python's numbers, strings, lists and tuples as far as possible; copy lists and dicts."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if callable(getattr(value, "tolist", None)) and hasattr(value, "shape"):  # of NumPy and of torch
+        if math.prod(value.shape) > _LONG:
+            return _Summary(f"<{value.dtype} {tuple(value.shape)}>")
+        return value.tolist()
+    return value
+
+
+def show(value: Any) -> str:
+    """Format an argument as it can be written."""
+    if type(value) in (list, tuple):
+        inner = ", ".join(map(show, value)) + "," * (len(value) == 1 and type(value) is tuple)
+        return f"[{inner}]" if type(value) is list else f"({inner})"
+    if type(value) is dict:
+        return "{" + ", ".join(f"{show(key)}: {show(each)}" for key, each in value.items()) + "}"
+    if inspect.isroutine(value) or inspect.isclass(value):
+        recipe = "recipes." if value.__module__ == "picstore.recipes" else ""
+        return f"{recipe}{value.__qualname__}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    if isinstance(value, os.PathLike):
+        return repr(os.fspath(value))
+    if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "memory_format", "device"):
+        return repr(str(value).removeprefix("torch."))
+    described = getattr(value, "describe_opening", None)  # of a Dataset
+    return described() if callable(described) else repr(value)
