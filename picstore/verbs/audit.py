@@ -1,4 +1,4 @@
-"""``picstore.audit``: which records a training drew up to a state of its loader, and when."""
+"""``picstore.audit``: which records a training run drew up to a saved state of its Loader, and at which steps."""
 
 from __future__ import annotations
 
@@ -41,30 +41,35 @@ def audit(
     split_by: str | None = None,
     root: Where | None = None,
 ) -> Audit:
-    """Tell which images a training had seen when it saved a checkpoint, and at which steps.
+    """Tell which images a training run had taken when it saved a checkpoint, and at which steps.
 
-    The answer is arithmetic on the loader's state: nothing was logged, and no image is read. A state names the version
-    of its dataset, so images that were deleted or added since are told apart.
+    The answer is computed from the loader's state alone: the run need not have logged anything, and no image is read. A
+    state names the version of its dataset, so images that were added or deleted later are recognized.
 
     Args:
-        checkpoint: state of a loader, JSON or a checkpoint that holds one, or a folder of such files.
-        dataset: the training's dataset; several are joined. For a mux, its configuration or its datasets in order. In
-            Python also an open dataset, a Loader or a DataMux.
-        weights: the Loader's column of weights.
-        balance: the Loader's column whose values come equally often.
-        repeat: the Loader's number of samples in an epoch, as a multiple of the number of records.
-        batch_size: images in a rank's batch; None for what the state has.
-        global_batch_size: images in the batches of all ranks; None for what the state has.
-        aug_repeats: the Loader's number of images of each record in a batch, by which these sizes are divided.
-        drop_last: whether the Loader left out samples that fill no batch; None for what the state has, or else yes.
+        checkpoint: state of a Loader, a file that contains a state (JSON or another checkpoint), or a folder of such
+            files.
+        dataset: dataset of the training run; several datasets are joined. For a mux, its configuration or its datasets
+            in order. In Python also an open dataset, a Loader or a DataMux.
+        weights: column of weights that the Loader had.
+        balance: column whose values the Loader drew equally often.
+        repeat: number of samples in an epoch of the Loader, as a multiple of the number of records.
+        batch_size: number of images in a rank's batch; None for the number in the state.
+        global_batch_size: number of images in the batches of all ranks together; None for the number in the state.
+        aug_repeats: number of images of each record in a batch of the Loader; the batch sizes are divided by this
+            number.
+        drop_last: whether the Loader left out the last samples of an epoch that do not fill a batch; None for the value
+            in the state, or else yes.
         where, split, part, split_seed, split_by: as :func:`picstore.shuffle` has them.
         root: as :func:`picstore.info` has it.
 
     Returns:
-        The audit: its methods give samples by step, counts by record, steps of ids, and what was not seen.
+        Audit, whose methods return samples by step, counts by record, the steps of given ids, and records that were not
+        drawn.
 
     Raises:
-        UsageError: the file has no state, or the state is of another dataset or order, which the text names.
+        UsageError: the file contains no state, or the state is of another dataset or another order, as the message
+            says.
         NotADataset, Unfinished, UnsupportedVersion, Damage: a dataset cannot be opened.
     """
     options = {name: value for name, value in locals().items() if name in _OPTIONS or name == "root"}
@@ -88,7 +93,7 @@ def audit(
 
 
 _SELECTION: dict[str, Any] = {"where": None, "split": None, "part": None, "split_seed": 0, "split_by": None}
-# Options that a loader has of its own, with their defaults.
+# Options of a Loader that an audit takes, with their defaults.
 _OPTIONS: dict[str, Any] = {
     **dict.fromkeys(("weights", "balance", "batch_size", "global_batch_size", "drop_last")),
     "repeat": 1,
@@ -105,11 +110,11 @@ def _try(state: dict[str, Any], dataset: Any, options: dict[str, Any]) -> Audit 
 
 
 def _audit(state: dict[str, Any], dataset: Any, options: dict[str, Any]) -> Audit:
-    """Audit the order of a state; raise UsageError if the datasets or options are not those of the state."""
+    """Audit the order of the samples of a state; raise UsageError if datasets or options are not those of the state."""
     from picstore.train.audited import Audit
     from picstore.train.orders_of_states import order_of_loader, order_of_state
 
-    # A loader can only be given if its module is loaded, which takes 1 s.
+    # The dataset can be a Loader only if the module of Loader is loaded, which takes 1 s.
     core = sys.modules.get("picstore.train.core")
     if core is not None and isinstance(dataset, core.BatchLoader):
         _refuse(options, f"the {type(dataset).__name__} has its own")
@@ -137,7 +142,7 @@ def _audit_mux(state: dict[str, Any], dataset: Any, root: Where | None) -> Audit
     names, schedule, per_rank = state["datasets"], None, True
     entries: list[tuple[Any, str | None, Any]] = [(each, None, root) for each in given]
     if len(given) == 1 and not isinstance(given[0], Dataset) and Path(str(given[0])).is_file():
-        # Imported here because the module imports torch.
+        # This module is imported only here, because it imports torch.
         from picstore.train.mux_config import make_schedule, read_config
 
         config = read_config(given[0])
@@ -160,9 +165,9 @@ def _refuse(options: Mapping[str, Any], why: str) -> None:
 
 
 def _open_trained(given: Any, identity: Any, options: Mapping[str, Any]) -> tuple[Dataset, Dataset]:
-    """Open the dataset of a state as it was then, with its selection, and as it is now, without.
+    """Open the dataset of a state, with its selection and in the state's version; and the dataset's latest version.
 
-    Raise UsageError, which names both, if the state is of another dataset or selection.
+    Raise UsageError if the state is of another dataset or selection than the given one; the message names both.
     """
     from picstore.storage.dataset import Dataset
 
@@ -190,7 +195,7 @@ def _open_trained(given: Any, identity: Any, options: Mapping[str, Any]) -> tupl
 
 
 def _reopen(dataset: Dataset) -> Dataset:
-    """Open the latest version of an open dataset, or return the dataset if its files cannot be opened alone."""
+    """Open the latest version of an open dataset, or return the dataset if its files alone do not suffice."""
     from picstore.storage.dataset import Dataset
     from picstore.storage.location.resolve import Location
 

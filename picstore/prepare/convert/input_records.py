@@ -150,7 +150,7 @@ def make_input_record(
 
 
 def _move(attachments: Mapping[str, bytes], image: CoordinateMap, maps: Mapping[str, Any]) -> dict[str, bytes]:
-    """Turn and resize attachments like their image, and store maps in their own form."""
+    """Rotate and resize attachments like their image, and convert those that ``maps`` specifies to stored maps."""
     specs = {PREFIX + name: MapSpec.from_json(entry) for name, entry in maps.items()}
     return {
         name: make_map(name, blob, specs[name], image) if name in specs else move_attachment(name, blob, image)

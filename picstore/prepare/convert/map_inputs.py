@@ -1,4 +1,4 @@
-"""Maps of a source's inputs: files that lie beside images by a rule of names, and fields that become maps."""
+"""Maps (values on an image's pixels, such as depth) of a source: files beside images, and fields that hold maps."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from picstore.prepare.sources.input_table import InputTable
 from picstore.prepare.sources.inputs import Input, Listing, is_remote, read_input, relabel_input
 from picstore.storage.format.maps import PREFIX, MapRequest
 
-# Number of maps that are read at most to learn dtype and channels, if the first ones cannot be read.
+# Largest number of maps of a name to try to read, to learn their dtype and number of channels.
 _PROBED = 16
 
 
 def with_maps(listing: Listing, requests: Sequence[MapRequest]) -> Listing:
-    """Return the listing with attachments ``map:NAME`` in place of the files or attachments that ``requests`` name.
+    """Return the listing with attachments ``map:NAME``, made of the files or attachments that ``requests`` name.
 
-    A file that is the map of another input is no longer an input. Classes that have no other inputs are left out.
+    A file that is the map of an input is removed from the inputs. Classes that have no inputs then are left out.
 
     Raises:
-        UsageError: no input has such a map, no map of the first can be read, or its form contradicts the request.
+        UsageError: no input has such a map, none of the first maps can be read, or the form of the first map
+            contradicts the request.
     """
     if not requests:
         return listing
@@ -52,12 +53,12 @@ def with_maps(listing: Listing, requests: Sequence[MapRequest]) -> Listing:
 
 
 def _is_file(one: Input) -> bool:
-    """Return whether an input is a whole file."""
+    """Return whether an input is a whole file, not part of a file."""
     return one.reader is None and not one.offset and not one.frame
 
 
 def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> dict[str, str]:
-    """Return the path of each map of an input by name; files that are not inputs are looked for on local disks."""
+    """Return the paths of an input's map files by map name; files that are not inputs must be on a local disk."""
     folder, last = posixpath.split(one.path)
     stem = posixpath.splitext(last)[0]
     found = {}
@@ -70,14 +71,14 @@ def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> d
 
 
 def _attach(one: Input, files: Mapping[str, str], fields: set[str]) -> Input:
-    """Return an input with its maps: attachments that ``fields`` name, and files."""
+    """Return an input with its maps as attachments ``map:NAME``: attachments named in ``fields``, and ``files``."""
     named = [(PREFIX + name if name in fields else name, each) for name, each in one.attachments]
     beside = [(PREFIX + name, Input(posixpath.basename(path), -1, path)) for name, path in files.items()]
     return replace(one, attachments=(*named, *beside)) if named or beside else one
 
 
 def _first_map(request: MapRequest, inputs: Sequence[Input]) -> Any:
-    """Return the values of the first map that can be read."""
+    """Return the values of the first map of a request that can be read; raise UsageError if there is none."""
     problem = ""
     for _, one in zip(range(_PROBED), _maps(request.name, inputs), strict=False):
         values = _try_read(one)
@@ -91,7 +92,7 @@ def _first_map(request: MapRequest, inputs: Sequence[Input]) -> Any:
 
 
 def _try_read(one: Input) -> Any:
-    """Return the values of a map, or why it cannot be read."""
+    """Return the values of a map, or the reason why it cannot be read as a string."""
     try:
         return read_values(read_input(one))
     except ImageError as error:
@@ -104,7 +105,7 @@ def _maps(name: str, inputs: Sequence[Input]) -> Iterator[Input]:
 
 
 def require_stored_maps(requests: Sequence[MapRequest], stored: Mapping[str, Any]) -> list[MapRequest]:
-    """Return requests of an append, which take the specifications ``stored`` in the dataset; refuse any other."""
+    """Return the requests of an append with the specifications ``stored`` in the dataset; reject requests that differ."""
     fixed = []
     for each in requests:
         entry = dict(stored.get(each.name) or {})

@@ -1,4 +1,4 @@
-"""Maps of a source: PNG, TIFF, NumPy and OpenEXR files read exactly, then turned and resized with their images."""
+"""Maps (values on an image's pixels): read exactly from PNG, TIFF and NumPy files, and transformed with the image."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from picstore.prepare.image.tiff import STARTS, read_samples
 from picstore.storage.format.maps import MapSpec, cast_map, encode_map, read_form
 
 _PNG, _NPY = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY"
-_MAX_PIXELS = 1 << 28  # as for images by default; a map has the size of its image
+# Largest number of pixels of a map: the default for images, because a map has the size of its image.
+_MAX_PIXELS = 1 << 28
 _NPY_VERSIONS: dict[tuple[int, int], Callable[..., Any]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-# Rotation of values (h, w, channels) by EXIF orientation, to the upright image.
+# Functions by EXIF orientation that turn values (h, w, channels) to those of the upright image.
 _TO_UPRIGHT: dict[int, Callable[[Array], Array]] = {
     2: lambda values: values[:, ::-1],
     3: lambda values: values[::-1, ::-1],
@@ -35,18 +36,19 @@ _TO_UPRIGHT: dict[int, Callable[[Array], Array]] = {
 
 
 def make_map(name: str, data: bytes | Array, spec: MapSpec, image: CoordinateMap) -> bytes:
-    """Return a map in the form in which it is stored, turned and resized like its image.
+    """Convert a map to its stored form, turned upright and resized like its image.
 
-    A map is turned if it has the raw image's size, not the upright image's. Resizing takes the value of the nearest
-    pixel. A map of the stored image's size is not resized.
+    A map is turned upright if its size is that of the image before rotation but not after it. Resizing takes the value
+    of the nearest pixel. A map that already has the stored image's size is not resized.
 
     Args:
-        name: name of the attachment, for messages.
-        data: bytes of a file, or values (h, w) or (h, w, channels).
-        image: map by which the image was rotated and resized.
+        name: name of the attachment, for error messages.
+        data: bytes of a map file, or the values, (h, w) or (h, w, channels).
+        image: coordinate map that states how the image was rotated and resized.
 
     Raises:
-        ImageError: the map cannot be read exactly, has another size than its image, or values that its dtype lacks.
+        ImageError: the map cannot be read exactly, its size is not that of the image, or its dtype cannot hold the
+            values.
     """
     try:
         values = cast_map(read_values(data) if isinstance(data, bytes) else as_values(data), spec)
@@ -90,7 +92,7 @@ def as_values(values: Array) -> Array:
 
 
 def read_values(data: bytes) -> Array:
-    """Read the values of a file, (h, w, channels), without any change; raise ImageError if that is not possible."""
+    """Read the values of a map file exactly, as (h, w, channels); raise ImageError if this is not possible."""
     with foreign_errors("cannot be read as a map"):
         if data.startswith(_PNG):
             return as_values(_read_png(data))
@@ -120,7 +122,7 @@ def _read_png(data: bytes) -> Array:
 
 
 def _read_png_of_16_bits(data: bytes, mode: str) -> Array:
-    """Read 16 bits of several channels, of which Pillow gives either byte: the one that its raw mode takes for high."""
+    """Read a color PNG of 16 bits per channel in two passes, because Pillow reads only one byte of each value."""
     from PIL import PngImagePlugin
 
     halves = []

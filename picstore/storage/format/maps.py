@@ -1,7 +1,7 @@
-"""Maps: values that lie on an image's pixels, such as depth, stored without loss (docs/format.md, "Maps").
+"""Maps: values on the pixels of an image, such as depth, which are stored without loss (docs/format.md, "Maps").
 
-A map is an attachment ``map:NAME`` of the size of its image. What PNG can hold is a PNG; other maps are zstd frames of
-blocks of rows. Both are decoded only as far as the rows that a crop needs.
+A map is an attachment ``map:NAME`` that has the size of its image. A map is stored as a PNG if PNG can hold its values,
+otherwise as blocks of rows that are compressed by zstd. In both forms, only the rows that a crop needs must be decoded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PREFIX = "map:"
 DTYPES = ("uint8", "uint16", "float16", "float32")
 INTERPOLATIONS = ("nearest", "linear")
 MAX_CHANNELS = 4
-_NAN = "nan"  # JSON has no number for it
+_NAN = "nan"  # Stands for NaN in JSON, which has no such number.
 _TEXT = re.compile(r"[^,=:]+")
 _FIELDS: dict[str, Callable[[str], Any]] = {
     "dtype": str,
@@ -39,10 +39,12 @@ _FIELDS: dict[str, Callable[[str], Any]] = {
 }
 
 _MAGIC = b"PICM"
-_HEADER = struct.Struct("<4sBBBxHHI")  # magic, version, dtype, channels, width, height, rows of a block
-_BLOCK_BYTES = 1 << 16  # A block's rows take about this many bytes, so that a crop decodes few rows in vain.
+# Fields: magic number, version, dtype code, channels, width, height, number of rows in a block.
+_HEADER = struct.Struct("<4sBBBxHHI")
+# Approximate number of bytes of a block of rows, so small that a crop decodes few rows that it does not need.
+_BLOCK_BYTES = 1 << 16
 _PNG = b"\x89PNG\r\n\x1a\n"
-# Dtype and channels of a PNG by color type and bits of a sample. Palettes hold numbers of any meaning.
+# Dtype and number of channels of a PNG map, by color type and bits of a sample. A palette index is the map's value.
 _PNG_FORMS = dict.fromkeys(((3, 1), (3, 2), (3, 4), (3, 8), (0, 8)), ("uint8", 1)) | {
     (0, 16): ("uint16", 1),
     (2, 8): ("uint8", 3),
@@ -53,14 +55,14 @@ _PNG_KEPT = (b"PLTE", b"IDAT", b"IEND")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapSpec:
-    """Meaning of a dataset's maps of one name, as the manifest holds it.
+    """Specification of a dataset's maps of one name, as the manifest holds it.
 
     Attributes:
-        dtype, channels: form of each map: one of ``DTYPES``, and 1 to ``MAX_CHANNELS``.
-        scale, unit: a value times ``scale`` is in ``unit``.
-        interpolation: how the values between pixels are found: ``"nearest"`` or ``"linear"``.
-        fill: value outside of the image.
-        invalid: number that means "no value"; None for none. NaN and infinity always mean it.
+        dtype, channels: dtype of each map, one of ``DTYPES``, and number of channels, 1 to ``MAX_CHANNELS``.
+        scale, unit: a stored value times ``scale`` is a quantity in ``unit``.
+        interpolation: interpolation of values between pixels, ``"nearest"`` or ``"linear"``.
+        fill: value for pixels outside of the image.
+        invalid: number that stands for a missing value, or None; NaN and infinity always stand for a missing value.
     """
 
     dtype: str
@@ -85,13 +87,13 @@ class MapSpec:
                 raise UsageError(f"{name} is {value:g}, which {self.dtype} cannot hold")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the members of the manifest's entry."""
+        """Return the specification as an entry for the manifest."""
         fill: float | str = _NAN if math.isnan(self.fill) else self.fill
         return {"kind": "map", **dataclasses.asdict(self), "fill": fill}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> MapSpec:
-        """Return the specification that an entry states; raise UsageError if it is malformed."""
+        """Return the specification in an entry of the manifest; raise UsageError if the entry is malformed."""
         numbers: dict[str, Any] = {name: entry.get(name) for name in ("channels", "scale", "fill", "invalid")}
         if numbers["fill"] == _NAN:
             numbers["fill"] = math.nan
@@ -108,7 +110,7 @@ class MapSpec:
 
 
 class StoredMap(NamedTuple):
-    """Bytes of a map, and the specification that the dataset has for it."""
+    """Bytes of a stored map, and the specification of the dataset's maps of that name."""
 
     spec: MapSpec
     blob: bytes | memoryview
@@ -116,12 +118,13 @@ class StoredMap(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapRequest:
-    """What a user says about maps of one name.
+    """Request of a user to store maps of one name.
 
     Attributes:
-        files: path of a map's file from the folder of its image, with ``*`` for the image's name without suffix; empty
-            if the source itself has a field of the map's name.
-        given: fields of :class:`MapSpec`. Without ``dtype`` and ``channels`` they are those of the first map.
+        files: path of a map's file relative to the folder of its image, with ``*`` for the image's file name without
+            suffix; empty if the source has a field of the map's name instead of files.
+        given: fields of :class:`MapSpec` that the user sets; if ``dtype`` or ``channels`` is not set, it is that of the
+            first map.
     """
 
     name: str
@@ -130,20 +133,20 @@ class MapRequest:
 
     @classmethod
     def parse(cls, text: str) -> MapRequest:
-        """Parse ``depth``, or ``depth=../depth/*.png,scale=0.001,unit=m``; raise UsageError if it is malformed."""
+        """Parse ``depth`` or ``depth=../depth/*.png,scale=0.001,unit=m``; raise UsageError if the text is malformed."""
         head, *rest = text.split(",")
         name, _, files = head.partition("=")
         if not _TEXT.fullmatch(name) or (files and files.count("*") != 1):
             raise UsageError(f"map {text!r}: begin with a name, or with name=PATTERN that has one * (../depth/*.png)")
         given = dict(_parse_field(each, text) for each in rest)
         if math.isnan(given.get("invalid", 0.0)):
-            del given["invalid"]  # NaN means it anyway.
+            del given["invalid"]  # NaN stands for a missing value in any case.
         request = cls(name=name, files=files, given=given)
         request.specify(np.empty((1, 1, given.get("channels", 1)), given.get("dtype", "float32")))
         return request
 
     def specify(self, first: Array) -> MapSpec:
-        """Return the specification, given the first map (h, w, channels); raise UsageError if it cannot be one."""
+        """Return the specification, given the first map, (h, w, channels); raise UsageError if it would be invalid."""
         fill = self.given.get("fill", self.given.get("invalid", 0.0))
         found = {"dtype": first.dtype.name, "channels": first.shape[2]}
         try:
@@ -164,7 +167,7 @@ def _parse_field(field: str, text: str) -> tuple[str, Any]:
 
 
 def parse_requests(texts: Any) -> list[MapRequest]:
-    """Parse the maps of a conversion; raise UsageError if one is malformed or a name comes twice."""
+    """Parse the ``maps`` argument of a conversion; raise UsageError if a text is malformed or a name occurs twice."""
     if isinstance(texts, str):
         raise UsageError(f"maps is the text {texts!r}; give a list of such texts")
     requests = [MapRequest.parse(text) for text in texts]
@@ -175,16 +178,16 @@ def parse_requests(texts: Any) -> list[MapRequest]:
 
 
 def _holds(dtype: np.dtype[Any], value: float) -> bool:
-    """Return whether a dtype has a number; floats may round it."""
+    """Return whether a dtype can hold a number; a float may be rounded."""
     if dtype.kind == "f":
         return not math.isfinite(value) or abs(value) <= float(np.finfo(dtype).max)
     return math.isfinite(value) and value == int(value) and 0 <= value <= np.iinfo(dtype).max
 
 
 def cast_map(values: Array, spec: MapSpec) -> Array:
-    """Return the values (h, w, channels) in the map's dtype; raise ImageError if the dtype cannot hold them.
+    """Convert values (h, w, channels) to the dtype of a map; raise ImageError if the dtype cannot hold them.
 
-    Floats are rounded to the nearest of a smaller float type; whole numbers stay what they are.
+    Floats are rounded if the dtype is a smaller float type; integers must not be rounded.
     """
     if values.ndim != 3 or values.shape[2] != spec.channels:
         channels = values.shape[2] if values.ndim == 3 else f"{values.ndim} dimensions and no"
@@ -213,13 +216,13 @@ def cast_map(values: Array, spec: MapSpec) -> Array:
 
 
 def encode_map(values: Array) -> bytes:
-    """Encode values (h, w, channels) of a dtype of ``DTYPES``: as PNG if PNG holds them, else as blocks of rows."""
+    """Encode a map, (h, w, channels) of a dtype in ``DTYPES``: as PNG if possible, else as blocks of rows."""
     height, width, channels = values.shape
     mode = {("uint8", 1): "L", ("uint16", 1): "I;16", ("uint8", 3): "RGB", ("uint8", 4): "RGBA"}.get(
         (values.dtype.name, channels)
     )
     if mode is not None:
-        from PIL import Image  # imported late: few records have maps
+        from PIL import Image  # Imported only here, because few records have maps.
 
         out = io.BytesIO()
         raw = values.astype(values.dtype.newbyteorder("<")).tobytes()
@@ -236,9 +239,9 @@ def _bits(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _to_planes(block: Array) -> bytes:
-    """Return the bits of a block (rows, channels, width) as differences from the left, the lowest bytes of all first.
+    """Convert a block of rows to bytes that compress well: differences from the left neighbor, the lowest bytes first.
 
-    Differences of neighbors and bytes of equal weight are alike, so zstd takes half to two thirds of the bytes.
+    Neighboring differences and bytes of equal weight are similar, so that zstd needs half to two thirds of the bytes.
     """
     bits = np.ascontiguousarray(block.transpose(0, 2, 1)).view(_bits(block.dtype))
     bits = np.concatenate([bits[:, :, :1], bits[:, :, 1:] - bits[:, :, :-1]], axis=2)
@@ -249,7 +252,7 @@ def _to_planes(block: Array) -> bytes:
 def _from_planes(planes: bytes, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Array:
     rows, width, channels = shape
     of_weight = np.frombuffer(planes, np.uint8).reshape(dtype.itemsize, rows, channels, width)
-    # Shifts take a fifth of the time of a transposition of bytes.
+    # Shifts take a fifth of the time of transposing the bytes.
     bits = of_weight[-1].astype(_bits(dtype))
     for plane in of_weight[-2::-1]:
         bits = bits << 8 | plane
@@ -261,14 +264,14 @@ def _from_planes(planes: bytes, shape: tuple[int, int, int], dtype: np.dtype[Any
 
 
 def decode_map(blob: bytes | memoryview, *, rows: tuple[int, int] | None = None) -> Array:
-    """Decode a stored map to values (height, width, channels), or some of its rows.
+    """Decode a stored map, or some of its rows, to values (height, width, channels).
 
     Args:
         blob: attachment ``map:NAME`` of a record.
-        rows: first row and row after the last; None for all.
+        rows: number of the first row to decode and of the row after the last; None for all rows.
 
     Returns:
-        uint8, uint16, float16 or float32 (rows, width, channels).
+        array (rows, width, channels) of uint8, uint16, float16 or float32.
 
     Raises:
         ImageError: the blob is not a stored map, or is damaged.
@@ -283,7 +286,7 @@ def decode_map(blob: bytes | memoryview, *, rows: tuple[int, int] | None = None)
 
 
 def read_form(blob: bytes | memoryview) -> tuple[str, int, int, int]:
-    """Return dtype, channels, width and height of a stored map; raise ImageError if it is not one."""
+    """Return dtype, channels, width and height of a stored map; raise ImageError if the bytes are not a map."""
     if blob[:4] == _MAGIC and len(blob) >= _HEADER.size:
         _, version, code, channels, width, height, rows = _HEADER.unpack_from(blob)
         if version == 1 and code < len(DTYPES) and 1 <= channels <= MAX_CHANNELS and width and 0 < rows <= height:
@@ -299,7 +302,7 @@ def read_form(blob: bytes | memoryview) -> tuple[str, int, int, int]:
 
 
 def check_form(blob: bytes | memoryview, spec: MapSpec, width: int, height: int) -> None:
-    """Raise ImageError unless a stored map has the form that its dataset states, and the size of its image."""
+    """Raise ImageError unless a stored map has the dtype and channels of ``spec``, and the size of its image."""
     dtype, channels, *size = read_form(blob)
     if size != [width, height]:
         raise ImageError(f"has {size[0]} × {size[1]} pixels, its image {width} × {height}")
@@ -308,7 +311,7 @@ def check_form(blob: bytes | memoryview, spec: MapSpec, width: int, height: int)
 
 
 def map_problem(name: str, blob: bytes | memoryview, spec: MapSpec, size: tuple[int, int]) -> str:
-    """Return a message if a stored map does not have the form and ``size`` that it must have, else an empty string."""
+    """Return a message if a stored map is damaged or lacks the required form or ``size``, else an empty string."""
     try:
         check_form(blob, spec, *size)
         decode_map(blob)
@@ -336,11 +339,11 @@ def _decode_blocks(blob: memoryview, span: tuple[int, int]) -> Array:
 
 
 def _decompress(frame: memoryview, size: int) -> bytes:
-    """Decompress a frame of exactly ``size`` bytes, and take no more memory than that."""
+    """Decompress a zstd frame of exactly ``size`` bytes, without using memory for more; raise ImageError otherwise."""
     try:
         decompressor = ZstdDecompressor()
         planes: bytes = decompressor.decompress(frame, size)
-        # An empty call reads what remains of a frame that has given all its bytes.
+        # An empty call reads the end of a frame whose content was already returned.
         rest = b"" if decompressor.eof else decompressor.decompress(b"", 1)
     except ZstdError as error:
         raise ImageError(f"is damaged: {error}") from error
@@ -350,12 +353,12 @@ def _decompress(frame: memoryview, size: int) -> bytes:
 
 
 def _decode_png(blob: bytes, span: tuple[int, int]) -> Array:
-    """Decode a PNG up to the last row of ``span``, by a header that states no more rows."""
-    from PIL import PngImagePlugin  # imported late: few records have maps
+    """Decode the rows of a PNG in ``span``, by giving Pillow a PNG that ends after the last of these rows."""
+    from PIL import PngImagePlugin  # Imported only here, because few records have maps.
 
     top, bottom = span
     try:
-        # The class is called directly, because ``Image.open`` refuses images of more than 179 million pixels.
+        # This class is called directly, because ``Image.open`` rejects images of more than 179 million pixels.
         with PngImagePlugin.PngImageFile(io.BytesIO(_png_of_rows(blob, bottom))) as image:
             values = np.asarray(image)
     except Exception as error:  # Pillow raises errors of many classes.
@@ -364,7 +367,7 @@ def _decode_png(blob: bytes, span: tuple[int, int]) -> Array:
 
 
 def _png_of_rows(blob: bytes, rows: int) -> bytes:
-    """Return a PNG's chunks of pixels behind a header that states ``rows`` rows; the decoder reads only these."""
+    """Return a PNG of the first ``rows`` rows of a PNG: a header of that height before the same compressed pixels."""
     header = blob[12:20] + struct.pack(">I", rows) + blob[24:29]
     parts = [blob[:12], header, struct.pack(">I", zlib.crc32(header))]
     at = 33
@@ -381,7 +384,7 @@ _FORMS: tuple[Form, ...] = ("scaled", "valid")
 
 
 def split_target(name: str) -> tuple[str, Form]:
-    """Split a target such as ``map:depth:scaled`` into the attachment's name and what is asked of the map."""
+    """Split a target such as ``map:depth:scaled`` into the attachment's name and the form that the target requires."""
     for form in _FORMS:
         if name.startswith(PREFIX) and name.endswith(f":{form}"):
             return name.removesuffix(f":{form}"), form
