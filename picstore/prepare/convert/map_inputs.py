@@ -105,7 +105,7 @@ def _maps(name: str, inputs: Sequence[Input]) -> Iterator[Input]:
 
 
 def require_stored_maps(requests: Sequence[MapRequest], stored: Mapping[str, Any]) -> list[MapRequest]:
-    """Return the requests of an append with the specifications ``stored`` in the dataset; reject requests that differ."""
+    """Return an append's requests with the specifications ``stored`` in the dataset; reject requests that differ."""
     fixed = []
     for each in requests:
         entry = dict(stored.get(each.name) or {})
