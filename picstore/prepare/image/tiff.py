@@ -1,4 +1,4 @@
-"""TIFF, decoded as its tags say (TIFF 6.0, BigTIFF). docs/formats.md, "TIFF", lists the layouts that were proven.
+"""TIFF, decoded as its tags say (TIFF 6.0, BigTIFF). docs/archive/formats-2026-11.md lists what was proven.
 
 Pillow's modes say less than the tags: a mode is the same for 12 and 16 bits, for WhiteIsZero and BlackIsZero, and for
 signed and unsigned integers. So Pillow converts only the layouts of ``_is_exact_in_pillow``. For other layouts it only

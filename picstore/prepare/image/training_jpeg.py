@@ -1,4 +1,4 @@
-"""Training JPEG of any image (docs/design.md, "Training JPEG"), and its entry in the index of a container.
+"""Training JPEG of any image (docs/formats.md, "The training JPEG"), and its entry in the index of a container.
 
 A JPEG that qualifies only gets restart markers, without loss. Any other image is decoded and encoded. For an index in
 place, the image stays in its file and is described as it is.
