@@ -25,7 +25,7 @@ def append_bits(accumulator, pending, value, bits, target):
     if pending >= 32:
         pending -= 32
         four = (accumulator >> _u64(pending)) & _MASK32
-        if ((four ^ _MASK32) - _u64(0x01010101)) & four & _u64(0x80808080):  # a byte may be 0xFF
+        if ((four ^ _MASK32) - _u64(0x01010101)) & four & _u64(0x80808080):  # A byte of ``four`` may be 0xFF.
             for shift in range(24, -8, -8):
                 target = _write_byte((four >> _u64(shift)) & _u64(255), target)
         else:

@@ -16,7 +16,8 @@ from picstore.jpeg.decoder.decode_baseline import NotTrainingJpeg, decode, frame
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import MAX_PIXELS_A_BYTE
 
-# Progressive JPEGs have about ten scans. SOS markers are counted wherever they occur, even in a comment.
+# Largest number of scans to decode; progressive JPEGs have about ten. SOS markers are counted wherever they occur, even
+# in a comment.
 _MAX_SCANS = 100
 
 

@@ -14,7 +14,8 @@ PITCH, DATA, HELD = 22, 23, 24
 # Number of blocks of the image, of its lookup-table entries, and of bytes of its samples.
 BLOCKS, ENTRIES, SAMPLES = range(25, 28)
 # Sums over previous images of the batch: blocks, lookup-table entries, bytes of samples, bytes of pixels, parts of
-# segments. PART_SHIFT: part p of the batch, if it belongs to this image, begins at word PART_WORDS · p + PART_SHIFT.
+# segments. PART_SHIFT: number that, added to PART_WORDS · p, is the index of the first word of part p of the batch, if
+# part p belongs to this image.
 FIRST_BLOCK, TABLES, FIRST_SAMPLE, PIXELS, FIRST_PART, PART_SHIFT = range(28, 34)
 # Samples per side of a decoded luma block, then of a chroma block; luma samples per chroma sample, across and down.
 SIDE, WIDER, TALLER = 34, 36, 37

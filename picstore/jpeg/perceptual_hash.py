@@ -27,7 +27,7 @@ from picstore.jpeg.decoder.decode_baseline import REASONS, decode
 from picstore.kernels.jit import device_function, kernel
 
 _FREQUENCIES = 8  # number of frequencies in each direction
-# Least side in pixels, 16 blocks. With fewer blocks, the DC coefficients are too coarse for the frequencies.
+# Smallest side in pixels, 16 blocks. With fewer blocks, the DC coefficients are too coarse for the frequencies.
 _MIN_SIDE = 128
 _u64 = np.uint64
 _LUMA = np.array([0.299, 0.587, 0.114])  # weights of red, green and blue (T.871, 7)

@@ -27,7 +27,7 @@ def decode_factors(shrink: npt.ArrayLike, gap: float | None) -> I64:
 
     Args:
         shrink: factors by which decoding and resampling together divide the sides, of any shape.
-        gap: least factor to leave to the resampling, as Pillow's ``reducing_gap``; None for exact pixels, without
+        gap: smallest factor to leave to the resampling, as Pillow's ``reducing_gap``; None for exact pixels, without
             reducing.
 
     Returns:

@@ -60,9 +60,9 @@ class Writer:
         path: a directory, or a URL such as ``s3://bucket/train``, that does not exist or is empty.
         classes: names of the classes. Labels are then −1, indices into ``classes``, or names.
         attachments: names of the attachments that records may have.
-        maps: maps that records may have besides, as in :func:`picstore.convert`, such as
-            ``"depth,scale=0.001,unit=m"``: the attachment ``map:depth``. Without ``dtype`` and ``channels``, the first
-            map decides them.
+        maps: further attachments, which are maps, in the form of :func:`picstore.convert`:
+            ``"depth,scale=0.001,unit=m"`` for the attachment ``map:depth``. If ``dtype`` or ``channels`` is not given,
+            it is that of the first map.
         shape: streams, and sizes of files and containers.
         encode: resize, quality, subsampling, background, max_pixels, reencode and encoder, as in ``picstore convert``.
 
@@ -193,7 +193,7 @@ class Writer:
         return appended
 
     def _spec(self, name: str, first: bytes | Array) -> MapSpec:
-        """Return the specification of a map, which the first one of its name decides."""
+        """Return the specification of the maps called ``name``, which the first map of the name determines."""
         with self._specs_lock:
             if name not in self._specs:
                 try:

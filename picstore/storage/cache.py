@@ -78,7 +78,7 @@ class Cache:
 
     Args:
         dataset: uuid of the dataset's containers.
-        root: location of the dataset. A stranger's dataset may copy another dataset's manifest and index, and so the
+        root: location of the dataset. An untrusted dataset may copy another dataset's manifest and index, and so the
             uuid, with other images; the two datasets share no entries, because their locations differ.
     """
 
@@ -86,7 +86,8 @@ class Cache:
         self.folder = Path(folder).absolute()
         self.limit = parse_size(limit)
         self._own = self.folder / f"{dataset}-{_digest(root)}"
-        self._rooms: dict[int, _Room] = {}  # this process's and its parents' rooms, by process id
+        # Rooms of this process and, after forks, of its parent processes, by process id.
+        self._rooms: dict[int, _Room] = {}
         self._full_until = 0.0
         self._warned = False
         try:
@@ -175,7 +176,7 @@ class Cache:
         """Evict entries so that ``size`` bytes fit beside ``writing`` bytes in progress; return the new budget."""
         wanted = max(size, self.limit // _LISTINGS_PER_LIMIT)
         entries = sorted(self._entries(), key=lambda entry: entry.used)
-        # The clock may have been set back, so the distance of an entry's time from now counts, even if it is in the
+        # The clock may have been set back, so an entry's age is the distance of its time from now, even if it is in the
         # future.
         now = time.time()
         active = {self._own.name, *(each.dataset for each in entries if abs(now - each.used) <= _ACTIVE_SECONDS)}

@@ -130,7 +130,8 @@ class Condition:
         if max(depths, default=0) > _MAX_DEPTH:
             self._refuse(f"its parentheses are nested more than {_MAX_DEPTH} deep")
         try:
-            given = [f"SELECT {self.text}".encode().decode()]  # Half of a surrogate pair raises UnicodeError.
+            # Encoding raises UnicodeError if the text contains half of a surrogate pair.
+            given = [f"SELECT {self.text}".encode().decode()]
             (tree,) = self._connection.execute("SELECT json_serialize_sql(?)", given).fetchall()[0]
             parsed = json.loads(tree)
         except (duckdb.Error, UnicodeError, ValueError, RecursionError) as error:
@@ -189,7 +190,7 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _type_names(node: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of a cast's types: in the node's ``cast_type`` before DuckDB 2, then in a node of their own."""
+    """Yield the names of a cast's types, which DuckDB 1 has in ``cast_type``, and DuckDB 2 in a node of their own."""
     if "type_name" in node:
         yield node["type_name"]
     yield from (each["id"] for each in _objects(node.get("cast_type")) if "id" in each)

@@ -184,7 +184,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def order_uuid(self) -> str:
-        """The uuid; if this is the conversion of an index that kept all records, ids and order, the index's uuid."""
+        """Uuid, or the index's uuid if this is a conversion of an index that kept all records, ids and their order."""
         provenance = self.manifest.provenance
         changed = self.manifest.edits is not None or self.manifest.shuffle
         kept = not changed and provenance.get("outcome", {}).get("failed") == 0

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 # Bytes of containers' indexes to keep in memory; an index has about 10 kB, and reading it takes 0.26 ms.
 _CACHED_BYTES = 32 << 20
 _KEPT_EXTRAS = 4 << 20  # most bytes of decompressed extras to keep with a container's index
-# Largest number of records beyond the ends of files. Without a limit, index rows of 32 bytes could each claim 2**20
-# records.
+# Largest number of records whose containers the index places beyond the ends of files. Without a limit, each index row
+# of 32 bytes could claim 2**20 records.
 _MAX_MISSING = 1 << 24
 
 
@@ -117,7 +117,7 @@ class ContainerReader:
         return self.root, stream, self._shift or NO_SHIFT
 
     def container_ref(self, number: int) -> ContainerRef:
-        """Return the position of container ``number``in stored order: its file and its place in the file."""
+        """Return the position of container ``number`` in stored order: its file and its place in the file."""
         row = self.rows[number]
         stream, file = int(row["stream"]), int(row["file"])
         name = file_name(stream, file) if self._shift is None else str(self._file(number))
@@ -253,7 +253,8 @@ class ContainerReader:
             except Damage:
                 container = self.read(number)
             self._indexes[number] = container
-            held = len(container.buffer) + min(container.extras_size, _KEPT_EXTRAS)  # indexes have similar sizes
+            # The tables of other containers have similar sizes.
+            held = len(container.buffer) + min(container.extras_size, _KEPT_EXTRAS)
             while len(self._indexes) > max(1, _CACHED_BYTES // held):
                 self._indexes.popitem(last=False)
         return container

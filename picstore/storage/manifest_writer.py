@@ -155,7 +155,7 @@ def _counted(rows: Table, files: tuple[FileEntry, ...], **fields: Any) -> Manife
 
 
 def write_new_manifest(root: WritableLocation, manifest: Manifest) -> None:
-    """Write a new dataset's copy, then its manifest, after all its files; raise Conflict if another manifest exists."""
+    """Write the copy of a new dataset's manifest, then the manifest; raise Conflict if another manifest exists."""
     raw = manifest_file(manifest)
     if not (root / MANIFEST).is_file():
         (root / COPY).write(raw)
@@ -166,7 +166,7 @@ def write_new_manifest(root: WritableLocation, manifest: Manifest) -> None:
 
 
 def replace_manifest(root: WritableLocation, old: bytes, manifest: Manifest) -> None:
-    """Replace copy, then manifest, after all files were written; raise Conflict unless the manifest is ``old``."""
+    """Replace a manifest's copy, then the manifest; raise Conflict unless the present manifest is ``old``."""
     raw = manifest_file(manifest)
     (root / COPY).write(raw)
     if not (root / MANIFEST).replace(raw, expected=old):

@@ -185,7 +185,7 @@ def _list_parts(images: I64, attached: I64) -> dict[int, list[_Part]]:
 
 
 def _attached(containers: Sequence[Container], owner: I64, number: I64) -> I64:
-    """Return the attachments of records, int64 (n, 6): index of container, record, attachment; offset, length, CRC."""
+    """Return the attachments of records, int64 (n, 6): index of container, record, attachment, offset, length, CRC."""
     found = [
         (k, record, field, *cell.tolist()[:3])
         for k, record in zip(owner.tolist(), number.tolist(), strict=True)
@@ -207,12 +207,12 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
     order = order[length[order] > 0]
     if len(order):
         mine, low, high = owner[order], begin[order], (begin + length)[order]
-        apart = mine * (2 * MAX_CONTAINER)  # keeps parts of different containers apart
+        apart = mine * (2 * MAX_CONTAINER)  # Adding this number keeps parts of different containers apart.
         starts = first_of_runs(apart + low, apart + high, _NEAR)
         which = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(order)))
         low_ends, high_ends = low[starts], np.maximum.reduceat(high, starts)
         before = np.cumsum(high_ends - low_ends) - (high_ends - low_ends)
-        # Now the offset of each range in its container's buffer.
+        # ``before`` becomes the offset of each range in its container's buffer.
         before -= before[np.searchsorted(mine[starts], mine[starts])]
         at[order] = before[which] + low - low_ends[which]
         for k, first, last in zip(mine[starts].tolist(), low_ends.tolist(), high_ends.tolist(), strict=True):

@@ -196,5 +196,5 @@ def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None
 
 
 def end_of_ids(ids: I64) -> int:
-    """Return a number above all ``ids``, int64 (ids from 2**63 on are negative), ignoring -1, for a damaged entry."""
+    """Return a number above all ``ids``, int64 (ids from 2**63 on are negative), ignoring the -1 of damaged entries."""
     return 1 + int(ids[ids != -1].view(np.uint64).max(initial=0))

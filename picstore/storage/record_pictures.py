@@ -34,9 +34,9 @@ from picstore.storage.record_table import RecordTable
 if TYPE_CHECKING:
     from picstore.display.figures import Figure
 
-_SIDE = 240  # pixels of the longer side to which, at least, a larger image is decoded
+_SIDE = 240  # Smallest number of pixels on the longer side of an image that is decoded at a reduced size.
 _MAX_PIXELS = 1 << 28
-_NAMED = 8  # number of classes that a notebook's facts of a dataset list
+_NAMED = 8  # Number of classes to list in a notebook's facts about a dataset.
 # Formats to decode when images of an index are drawn. Others are not decoded, because some take long, and EPS would
 # start Ghostscript.
 _FORMATS: dict[str, Callable[[io.BytesIO, str], ImageFile.ImageFile]] = {

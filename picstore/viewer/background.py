@@ -64,7 +64,7 @@ class Background(Generic[R]):
         threading.Thread(target=self._run, args=(work,), daemon=True).start()
 
     def cancel(self) -> None:
-        """Cancel the work if it is running; the work ends when it next reports progress."""
+        """Request the end of the work if it is running; the work ends when it next reports progress."""
         self._cancel.set()
 
     def begin_stage(self, stage: str) -> None:

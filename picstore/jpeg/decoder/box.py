@@ -136,7 +136,7 @@ def has_tiling(frame, tiling):
 
 @inlined
 def least_width(factor):
-    """Return the least width in pixels of a box that is decoded at 1 / ``factor``, unless the image is narrower.
+    """Return the smallest width in pixels of a box that is decoded at 1 / ``factor``, unless the image is narrower.
 
     In a narrower box, a row could have 2 chroma samples, which ``ycc_to_rgb`` does not interpolate as in wider images.
     """

@@ -25,7 +25,7 @@ from picstore.jpeg.quality_tables import scale_tables
 from picstore.jpeg.tiles import restart_interval
 from picstore.jpeg.transcode import TranscodedJpeg
 
-MAX_SIDE = 65_535  # pixels (T.81, B.2.2)
+MAX_SIDE = 65_535  # Largest width and height in pixels (T.81, B.2.2).
 # Height in pixels of a 4:2:0 MCU, a multiple of the height of any other MCU.
 _MCU_HEIGHT = 16
 # Number of pixels in a strip, whose symbols take at most 6 MiB for 4:2:0, 12 MiB for 4:4:4.
@@ -165,7 +165,8 @@ class _Scan:
         while self._found:
             symbols, ends = self._found.popleft()
             segments = ends.size - 1
-            most = min(bits // 4, _MAX_BYTES * symbols.size)  # bytes, because stuffing at most doubles them
+            # Largest number of bytes to write, because stuffing at most doubles the bytes.
+            most = min(bits // 4, _MAX_BYTES * symbols.size)
             out, starts = np.empty(most + 4 * segments + 64, np.uint8), np.empty(segments + 1, np.int64)
             written = write_symbols(symbols, ends, codes, before, out, starts)
             pieces.append(out[:written].tobytes() if before or self._found else out[:written].data)

@@ -229,7 +229,7 @@ def read_lines(path: Location, *, skip_damaged: bool = False) -> Iterator[Ledger
 
 
 def read_earlier_lines(path: Location, first_id: int) -> bytes:
-    """Return the ledger's bytes before the first valid line of an input ≥ ``first_id``; empty without a ledger."""
+    """Return the ledger's bytes before the first valid line whose id is at least ``first_id``; empty if none exist."""
     texts = list(path.lines()) if path.is_file() else []
     later = (k for k, line in enumerate(map(_parse, texts)) if line is not None and line.id >= first_id)
     return b"".join(texts[: next(later, None)])

@@ -14,7 +14,8 @@ from picstore.storage.format.layout import ALIGNMENT, MAX_CONTAINER
 MIB = 1 << 20
 # Number of rows to aim for: enough to keep every core of a large machine busy until nearly the end of a conversion.
 TARGET_ROWS = 256
-# Least bytes of a file to aim for. Writing files of 1 MiB takes 6 % of a conversion's time, files of 256 KiB a third.
+# Smallest size in bytes to aim for in a file. Writing files of 1 MiB takes 6 % of a conversion's time, files of 256 KiB
+# a third.
 MIN_FILE_BYTES = 2 * MIB
 MAX_SHARDS = 100_000
 

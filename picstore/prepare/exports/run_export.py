@@ -41,7 +41,8 @@ from picstore.storage.location.resolve import map_concurrently
 
 _UNFINISHED = ".unfinished"  # begins with a dot, because no class folder does
 _TASKS_A_WORKER = 4  # number of tasks per worker to read indexes
-# Least number of bytes of JPEGs per writing task, because two tasks with records of one container both read it whole.
+# Smallest number of bytes of JPEGs per writing task, because two tasks with records of one container both read it
+# whole.
 _TASK_SIZE = 64 << 20
 _FORMATS: dict[str, type[ExportFormat]] = {
     "folder": FolderFormat,
@@ -184,7 +185,7 @@ def _move_content(unfinished: Path, out: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OutlineTask:
-    """Task to read the indexes of the containers with the numbers ``containers``."""
+    """Task to describe the records of the containers with the numbers ``containers``, from the containers' indexes."""
 
     dataset: Dataset
     containers: tuple[int, ...]

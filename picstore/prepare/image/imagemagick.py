@@ -76,7 +76,7 @@ POLICY = Path(__file__).parent / "imagemagick_policy"
 _CONFIGURE_PATH = "MAGICK_CONFIGURE_PATH"
 _CODER, _DELEGATE, _PATH = 1, 2, 4  # values of PolicyDomain in MagickCore/policy.h
 _READ, _EXECUTE = 1, 4  # values of PolicyRights
-# Rights that the policy must refuse: external programs, other files, and coders that name files or addresses.
+# Rights that the policy must deny: external programs, other files, and coders that name files or addresses.
 _FORBIDDEN = (
     (_DELEGATE, _EXECUTE, "any"),
     (_PATH, _READ, "/any"),
@@ -240,5 +240,5 @@ def _reason(coder: str, error: Exception) -> str:
 
 
 def _or_wheels(coder: str) -> str:
-    """Return advice to install wheels: ImageMagick reads these formats only if their wheels are missing."""
+    """Return advice to install the extra ``formats`` if it can read the coder's format, else an empty string."""
     return "; or run: pip install 'picstore[formats]'" if coder in ("heic", "jxl", "dng") else ""

@@ -26,9 +26,9 @@ from picstore.prepare.image.mend_files import iterate_chunks
 from picstore.prepare.image.pixel_conversion import strip_boxes
 from picstore.prepare.image.size_limits import check_size, open_by_pillow
 
-# Least number of pixels for which it pays to import pyvips and start libvips, which takes 0.1 s.
+# Smallest number of pixels for which it pays to import pyvips and start libvips, which takes 0.1 s.
 MIN_PIXELS = 1 << 24
-# Least number of bytes of a file whose headers are read twice, which takes 0.2 ms.
+# Smallest number of bytes of a file for which it pays to read the headers twice, which takes 0.2 ms.
 _MIN_BYTES = 1 << 20
 _STARTS = b"\x89PNG\r\n\x1a\n", b"II*\0", b"MM\0*"
 

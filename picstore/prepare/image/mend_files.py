@@ -1,10 +1,10 @@
 """Changes to a file before it is decoded, so that neither its metadata nor a library's fault changes its pixels.
 
-Pillow refuses a PNG if a text or profile exceeds 1 MiB or has a wrong CRC, even after the pixels, and a JPEG if an
+Pillow rejects a PNG if a text or profile exceeds 1 MiB or has a wrong CRC, even after the pixels, and a JPEG if an
 APP0, APP2 or APP14 segment is too short. Pillow's limits are global to the process, so they are not changed.
 
 This module also corrects files that Pillow is known to read wrongly, before or after Pillow opens them. Each case is in
-tests/prepare/image/test_known_pixels.py; ``format_decoders`` refuses the files that cannot be corrected.
+tests/prepare/image/test_known_pixels.py; ``format_decoders`` rejects the files that cannot be corrected.
 """
 
 from __future__ import annotations

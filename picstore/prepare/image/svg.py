@@ -1,7 +1,7 @@
 """SVG documents, which are recognized, checked, and drawn by resvg (the extra ``formats``).
 
 resvg runs no script and opens no address, but it reads image files that a document names by a path. So a document is
-parsed here first, and refused if it refers to anything outside itself. Both parsers get the same text.
+parsed here first, and rejected if it refers to anything outside itself. Both parsers get the same text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_BYTES = 32 << 20
 _MAX_DEPTH = 256
 # Number of bytes from a file's start within which the first element must begin.
 _PROLOG = 65_536
-_DEFAULT_SIZE = (300.0, 150.0)  # pixels; size of an element that states none (CSS 2.1, 10.3.2)
+_DEFAULT_SIZE = (300.0, 150.0)  # Width and height in pixels of an element that states none (CSS 2.1, 10.3.2).
 _UNITS = {"px": 1.0, "pt": 96 / 72, "pc": 16.0, "in": 96.0, "cm": 96 / 2.54, "mm": 96 / 25.4}
 _MAX_NUMBER = 40  # largest number of characters of a number
 _ENCODINGS = frozenset(("utf-8", "us-ascii", "iso-8859-1", "windows-1252"))
@@ -128,7 +128,7 @@ def _decode_text(data: bytes) -> str:
 
 
 class _Checker:
-    """Handler of the parser's events, which refuses references to anything outside the document."""
+    """Handler of the parser's events, which rejects references to anything outside the document."""
 
     def __init__(self, parser: expat.XMLParserType) -> None:
         self.root: dict[str, str] = {}

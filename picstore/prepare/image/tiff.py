@@ -129,7 +129,8 @@ def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
         Pillow converts the layout exactly.
 
     Raises:
-        ImageError: no code here is proven for the layout, the file is damaged, or it has more than ``max_pixels``.
+        ImageError: the layout is not among those that tests prove, the file is damaged, or it has more than
+            ``max_pixels``.
     """
     tags = read_tags(data)
     layout = read_layout(tags, "<" if data.startswith(b"II") else ">")
@@ -152,8 +153,8 @@ def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
 def read_samples(data: bytes, *, max_pixels: int) -> _Samples:
     """Read a TIFF's samples, (height, width, samples), as they are stored, neither reduced nor rotated.
 
-    Raise ImageError if no code here is proven for the layout, the samples are not grey, RGB or numbers of a palette, or
-    grey begins at white.
+    Raise ImageError if the layout is not among those that tests prove, if the image is rotated, or if the samples are
+    not grey with 0 as black, RGB or palette indices.
     """
     tags = read_tags(data)
     layout = read_layout(tags, "<" if data.startswith(b"II") else ">")

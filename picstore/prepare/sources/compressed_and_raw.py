@@ -26,7 +26,7 @@ MAX_DECOMPRESSED = 1 << 32  # largest size of a decompressed block in bytes
 # Largest plausible size of a decompressed block: this many bytes per compressed byte, plus _SMALL bytes. Images and
 # masks need no more.
 _MAX_RATIO = 256
-_SMALL = 64 << 20  # bytes
+_SMALL = 64 << 20  # Number of bytes that a decompressed block may have in addition.
 CODECS = ("zstd", "gz", "bz2")
 _KEY = struct.Struct("<8sQQQ")
 
@@ -132,7 +132,7 @@ def image_file(array: U8) -> bytes:
 
 
 def reader_in_block(encoding: str, block: CompressedBlock | None) -> tuple[Callable[[Input], bytes] | None, bytes]:
-    """Return (reader, key) of an input in ``block``, or in a plain file if None; encoding "pil" is a PIL image."""
+    """Return the reader and key of an input in ``block``, or in a plain file if ``block`` is None."""
     if encoding == "pil":
         return (read_pil, b"") if block is None else (read_compressed_pil, block.to_key())
     return (None, b"") if block is None else (read_compressed, block.to_key())

@@ -99,7 +99,7 @@ def _rows_of(item: Any) -> str:
 
 
 def _check_storage(item: Any, what: str) -> None:
-    """Raise UsageError if values lie in other files, because a stranger's file could name any file of the user."""
+    """Raise UsageError if values lie in other files, because an untrusted file could name any file of the user."""
     if item.external or item.is_virtual:
         raise UsageError(f"{what} has its values in other files; write them into one file")
 

@@ -261,7 +261,7 @@ class ReadAhead:
         return read_input(source)
 
     def _submit_requests(self) -> bool:
-        """Submit requests until _MAX_AHEAD bytes are requested; return whether any request has not been taken."""
+        """Request inputs until _MAX_AHEAD bytes are requested; return whether any requested input is not read yet."""
         while self._bytes < _MAX_AHEAD and (following := next(self._coming, None)) is not None:
             self._requests.append((following, self._threads.submit(read_input, following)))
             self._bytes += _expected_bytes(following)

@@ -101,7 +101,7 @@ def _decode_odd(text: bytes, skipped: Counter[str]) -> Any:
 
 
 class JsonItems:
-    """Text of a JSON object with long lists; items are parsed one by one, as all at once take 5 to 10 times the size.
+    """Text of a JSON object with long lists, parsed item by item; all items at once take 5 to 10 times the text's size.
 
     All methods raise ValueError or RecursionError if the text is not JSON. NaN and Infinity become floats.
     """
@@ -138,7 +138,7 @@ class JsonItems:
             self._fail("the end")
 
     def _members(self, close: str) -> Iterator[int]:
-        """Yield each member's offset up to bracket ``close``; the caller parses a member before it takes the next."""
+        """Yield each member's offset up to the bracket ``close``; parse a member before taking the next offset."""
         if self._text.startswith(close, self._offset):
             self._expect(close)
             return

@@ -254,7 +254,8 @@ def list_parts(list_part: Callable[[T], FoundPart], parts: Sequence[T], engine: 
     Args:
         list_part: a module-level function.
         parts: picklable values.
-        engine: engine for tasks; None for none. Tasks run if parts after the 16th would take this process over 1 s.
+        engine: engine for tasks; None to run no tasks. Tasks run if listing the parts after the 16th would take this
+            process more than 1 s.
     """
     builder, began = ListingBuilder(), time.monotonic()
     _list_here(list_part, parts[:_TRIED], builder)

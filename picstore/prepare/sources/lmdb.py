@@ -39,7 +39,7 @@ _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)  # fi
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Task to list up to ``limit`` entries of an LMDB after key ``after``; with images' texts if ``with_texts``."""
+    """Task to list up to ``limit`` entries of an LMDB after key ``after``, with the images' texts if ``with_texts``."""
 
     path: str
     version: str
@@ -68,7 +68,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Stated:
-    """Number of entries; named databases, if there is nothing else; number of images, if it is one with texts."""
+    """Number of an LMDB's entries; named databases if it has no other entries; number of images if it has texts."""
 
     entries: int
     named: tuple[str, ...]

@@ -95,7 +95,7 @@ def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *argumen
 
 
 def estimate_loss(file: Location, found: int, offset: int) -> int:
-    """Estimate the number of samples behind damage at byte ``offset``, before which ``found`` samples lie.
+    """Estimate the number of samples after damage at byte ``offset``, before which there are ``found`` samples.
 
     All samples are assumed to have the same size. If the file ends at ``offset``, the estimate is ``found``.
     """

@@ -98,7 +98,7 @@ def _columns(path: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
 
 
 def _split_part(path: tuple[str, ...]) -> int | None:
-    """Return the position of the part of a path that names a split, or None; of ``name=value``, only ``split=…``."""
+    """Return the index of a path's component that names a split, or None; of ``name=value``, only ``split=…`` does."""
     folders = [
         (k, part)
         for k, part in reversed(list(enumerate(path[:-1])))

@@ -1,4 +1,4 @@
-"""Files that no source reads: recognized by their first bytes, and refused with a message that names a remedy."""
+"""Files that no source reads: recognized by their first bytes, and rejected with a message that names a remedy."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from picstore.storage.location.obstore_file import OddKey, RemoteFile
 from picstore.storage.location.regular_file import is_version, open_regular, version_of
 from picstore.storage.location.resolve import Location, Where, locate
 
-# Least number of bytes per read of a local file, because formats read many small fields in sequence.
+# Smallest number of bytes per read of a local file, because formats read many small fields in sequence.
 _WINDOW = 1 << 12
-# Least number of bytes per request to a store, because a request costs as much time as transferring a megabyte.
+# Smallest number of bytes per request to a store, because a request takes as long as transferring a megabyte.
 _REMOTE_WINDOW = 8 << 20
 
 
@@ -27,7 +27,7 @@ class SourceFile:
 
     Args:
         where: the file. Opening raises Damage if the file cannot be opened.
-        window: least number of bytes to read at a time; 0 for a size that suits small sequential reads.
+        window: smallest number of bytes to read at a time; 0 for a size that suits small sequential reads.
         version: version that the file had when it was listed; opening another version raises Changed. Empty if any
             version will do.
 
@@ -145,9 +145,9 @@ _HUB_SNAPSHOT = re.compile(r"(.*/datasets--[^/]+--[^/]+)/snapshots/[^/]+(?:/|$)"
 def named_file(folder: Location, name: object) -> Location:
     """Locate a file that a source names, relative to a folder; raise UsageError if the file lies outside the folder.
 
-    Tables, indexes and annotations may come from strangers. No absolute name, ``..`` or symbolic link may lead out of
-    the folder, except from a download by Hugging Face, whose snapshot links to files elsewhere. All sources check names
-    by this function.
+    Tables, indexes and annotations are not trusted. No absolute name, ``..`` or symbolic link may lead out of the
+    folder, except from a download by Hugging Face, whose snapshot links to files elsewhere. All sources check names by
+    this function.
     """
     if not isinstance(name, str) or not name or "\0" in name:
         raise UsageError(f"{name!r} is not the name of a file; give a path in {folder}")

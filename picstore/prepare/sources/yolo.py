@@ -110,7 +110,7 @@ def list_yolo(folder: Location, *, split: str | None = None) -> Listing:
 
 
 def _find_trees(folder: Location) -> dict[str, _Tree]:
-    """Return the trees of a source, by split or folder name; the key may be "" if there is only one tree."""
+    """Return a source's folders of images and of labels by split or folder name, or by "" if there is one pair."""
     entries = visible_entries(folder)
     folders = [name for name, is_folder in entries if is_folder]
     if {_IMAGES, _LABELS} <= set(folders):

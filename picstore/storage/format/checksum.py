@@ -18,7 +18,7 @@ Function: TypeAlias = "Callable[[int, int, int], int]"
 
 
 def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
-    """Return a function that computes the CRC-32C of a buffer, and a ``Function`` that releases the GIL.
+    """Return two functions: one that computes the CRC-32C of a buffer, and a ``Function`` that releases the GIL.
 
     Both functions are google-crc32c's if it is installed, else picstore's own. google-crc32c's Python function holds
     the GIL, so that for a container of 2.6 MB no other thread runs for 0.6 ms; its C function is called by ctypes
@@ -63,7 +63,7 @@ def crc32c(data: Buffer | U8) -> int:
 def crc32c_address() -> int:
     """Return the address of the C function by which kernels compute a CRC-32C.
 
-    Its arguments are those of ``Function``; it returns uint32.
+    The C function has the arguments of ``Function`` and returns uint32.
     """
     return ctypes.cast(_without_lock, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 

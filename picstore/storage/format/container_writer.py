@@ -79,9 +79,10 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
 def _index(
     records: Sequence[Record], fields: Sequence[str], at: int, behind: I64
 ) -> tuple[bytes, bytes, list[Buffer], int]:
-    """Return index, attachment table, images and attachments of the payload, which begins at ``at``, and its CRC.
+    """Return a container's index, attachment table, payload as a list of images and attachments, and payload CRC.
 
-    ``behind``, int64 (n, 2): numbers of each record's segment-table entries for row checksums and for entry points.
+    ``at`` is the offset of the payload in the container. ``behind``, int64 (n, 2), holds each record's numbers of
+    segment-table entries for row checksums and for entry points.
     """
     index = np.zeros(len(records), dtype=layout.ENTRY)
     table = np.zeros((len(records), len(fields)), dtype=layout.ATTACHMENT)

@@ -17,8 +17,8 @@ from picstore.arrays import Table
 from picstore.errors import Corrupt, TooLarge, Truncated, UnsupportedVersion
 from picstore.storage.format.checksum import crc32c
 
-# Format versions: of all structures except manifests and of plain manifests; of manifests with edits; of an index's
-# manifests.
+# Format versions: version 1 is that of all structures except some manifests; manifests with edits have version 2,
+# manifests of an index version 3.
 FORMAT_VERSION = 1
 EDITED_VERSION = 2
 REFERENCES_VERSION = 3
@@ -30,11 +30,11 @@ SEALED = 64
 # Alignment of containers in bytes: a whole page and file-system block, so that direct I/O is possible.
 ALIGNMENT = 4096
 
-MAX_CONTAINER = 1 << 30  # bytes
-MAX_RECORDS = 1 << 20  # records
-MAX_EXTRAS = 1 << 28  # decompressed bytes of a container's extras
-MAX_ATTACHMENTS = 64  # attachments per record
-MAX_MANIFEST = 1 << 30  # bytes
+MAX_CONTAINER = 1 << 30  # Largest number of bytes of a container.
+MAX_RECORDS = 1 << 20  # Largest number of records of a container.
+MAX_EXTRAS = 1 << 28  # Largest number of bytes of a container's decompressed extras.
+MAX_ATTACHMENTS = 64  # Largest number of attachments per record.
+MAX_MANIFEST = 1 << 30  # Largest number of bytes of a manifest.
 # Largest file in bytes: more than any file system holds, and small enough that sums of offsets stay below 2**63.
 MAX_FILE = 1 << 60
 
@@ -281,7 +281,7 @@ class CountsHeader(_Sealed):
     row_size: int
     rows: int
     records: int
-    ids_end: int  # number above all ids
+    ids_end: int  # Number that is greater than all ids.
     uuid: bytes  # uuid of the dataset's version whose records were counted
     rows_crc: int
 

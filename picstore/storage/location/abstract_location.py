@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from picstore.arrays import I64
 
 PARTIAL = ".partial"  # suffix of a file that is still being written
-MAX_LINE = 1 << 24  # bytes; a longer line is read in parts
+MAX_LINE = 1 << 24  # Largest number of bytes of a line to read whole; a longer line is read in parts.
 
-Range: TypeAlias = "tuple[int, int]"  # offsets of the first byte, and after the last byte
+Range: TypeAlias = "tuple[int, int]"  # Offset of the first byte, and of the byte after the last.
 Buffer: TypeAlias = bytes | bytearray | memoryview
 # Offset in a file, and writable memory to be filled with the file's bytes from that offset on.
 Piece: TypeAlias = "tuple[int, memoryview]"
-Allocate: TypeAlias = "Callable[[int], memoryview]"  # from a number of bytes to writable memory
+Allocate: TypeAlias = "Callable[[int], memoryview]"  # Function from a number of bytes to writable memory of this size.
 
-_COPY_CHUNK = 8 << 20  # bytes to copy at a time
+_COPY_CHUNK = 8 << 20  # Number of bytes to copy at a time.
 
 
 def fresh(size: int) -> memoryview:
@@ -59,7 +59,7 @@ class AtomicWriter(Protocol):
 
 
 class Root(ABC):
-    """Place of files, or several places: ``root / "name"`` is a file there, ``str(root)`` is a name for messages.
+    """Folder, or several folders read as one: ``root / "name"`` is a file in it, ``str(root)`` is a name for messages.
 
     Roots are values: comparable, picklable, and without open files.
     """

@@ -189,9 +189,9 @@ class Bucket(RemoteFile, WritableLocation):
 
     def files(self) -> Iterator[tuple[str, int]]:
         """Yield the objects below this location; if an answer is cut short, resume after the greatest key."""
-        last = ""  # greatest key so far
-        # Keys of empty objects. The mark of a folder is listed without the final slash of its key, so it may be listed
-        # again.
+        last = ""  # Greatest key that was listed so far.
+        # Keys of empty objects that were listed. The mark of a folder is listed without the final slash of its key, so
+        # that the mark may be listed twice.
         empty: set[str] = set()
         rule = obstore_file.retries(patient=False)
         waits, alive = rule.waits(rule.deadline()), time.monotonic()

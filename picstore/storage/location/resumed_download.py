@@ -24,11 +24,12 @@ logger = logging.getLogger("picstore")
 
 # Seconds without bytes from a store after which a message is logged.
 TELL_AFTER = 10.0
-# Least seconds between two such messages in a process, because all its threads may wait for the same store.
+# Smallest number of seconds between two such messages in a process, whose threads may all wait for the same store.
 _TELL_AGAIN = 60.0
 _told = -math.inf  # time.monotonic() of the latest such message
 
-# Bytes to take from an answer at a time. Pieces arrive with 8 KiB each, which would take Python 10 ms for 8 MiB.
+# Number of bytes to take from an answer at a time. Bytes arrive in pieces of 8 KiB; handling each separately would take
+# Python 10 ms for 8 MiB.
 _PIECE = 1 << 20
 
 
@@ -93,9 +94,9 @@ def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | 
 
 
 def wait(waits: Iterator[float], failure: Unreachable, since: float) -> None:
-    """Wait the next number of seconds in ``waits`` before a retry; raise ``failure`` if there is none.
+    """Wait as many seconds as ``waits`` yields next, before a retry; raise ``failure`` if ``waits`` is exhausted.
 
-    If the store has given no bytes for :data:`TELL_AFTER` seconds, log that, at most once a minute per process.
+    If the store has sent no bytes for :data:`TELL_AFTER` seconds, log this, at most once a minute per process.
     """
     global _told
     seconds = next(waits, None)

@@ -156,7 +156,7 @@ def _http_client(url: str, rule: Retries, headers: dict[str, str]) -> Any:
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
-    """Return the types of errors that the hub's client, with any of three HTTP libraries, raises without an answer."""
+    """Return the types of errors that the hub's client, with any of three HTTP libraries, raises for lost answers."""
     found = [sys.modules[name].TransportError for name in ("httpx", "httpx2") if name in sys.modules]
     # Errors of ``requests`` are OSErrors. An answer that is cut short is not JSON, which raises ValueError.
     return (OSError, ValueError, *found)
