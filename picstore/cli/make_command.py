@@ -46,6 +46,7 @@ _METAVARS = {
     "FILE|NAME": "recipe",
     "KIND": "kind",
     "FORMS": "targets",
+    "map:NAME": "keep_alpha",
     "NAME[=FILES][,KEY=VALUE…]": "maps",
     "COLOR": "background",
     "SECONDS": "image_timeout",

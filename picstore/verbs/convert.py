@@ -33,6 +33,7 @@ def convert(
     split: str | None = None,
     targets: str | None = None,
     maps: Sequence[str] = (),
+    keep_alpha: str | None = None,
     hidden: bool = False,
     classes: Where | None = None,
     resize: str | None = None,
@@ -82,6 +83,7 @@ def convert(
             beside the images (* is an image's name without suffix), and any of dtype, channels, scale, unit,
             interpolation, fill and invalid, such as depth=../depth/*.png,scale=0.001,unit=m,interpolation=linear; see
             docs/maps.md.
+        keep_alpha: map to store the alpha of transparent images as, such as map:alpha, which flattening them loses.
         hidden: include files and folders whose names begin with a dot, which are otherwise only counted.
         classes: file of class names, one per line, in the order of labels. None for names found in SRC.
         resize: size of the stored images: shorter:256 or longer:512 (keep the ratio, never enlarge), or 256x256. None
@@ -137,7 +139,7 @@ def convert(
         requests = parse_requests(maps)
         start_fork_server(settings)  # The server process imports modules in parallel with this process.
         from picstore.prepare.convert import append_images, conversion_job, retry
-        from picstore.prepare.convert.map_inputs import require_stored_maps
+        from picstore.prepare.convert.map_inputs import require_stored_maps, with_alpha
         from picstore.prepare.convert.row_division import Shard
         from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit, require_apart_from_source
 
@@ -150,6 +152,7 @@ def convert(
             if append:
                 requests = require_stored_maps(requests, stored["maps"])
             listing = conversion.list_inputs(source, given, engine=processes, dedupe=dedupe, maps=requests)
+            listing = with_alpha(listing, keep_alpha)
             conversion.wait_for_kernels()
             options = conversion_job.ConvertOptions(
                 encode=settings, shape=shape, workers=processes, progress=display, image_timeout=image_timeout

@@ -155,6 +155,7 @@ def _move(attachments: Mapping[str, bytes], image: CoordinateMap, maps: Mapping[
     return {
         name: make_map(name, blob, specs[name], image) if name in specs else move_attachment(name, blob, image)
         for name, blob in attachments.items()
+        if blob or name not in specs
     }
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
+import numpy as np
+
 from picstore.errors import ImageError, UsageError
-from picstore.prepare.image.read_map import read_values
+from picstore.prepare.image.read_map import read_alpha, read_values
 from picstore.prepare.sources.input_table import InputTable
 from picstore.prepare.sources.inputs import Input, Listing, is_remote, read_input, relabel_input
-from picstore.storage.format.maps import PREFIX, MapRequest
+from picstore.storage.format.maps import PREFIX, MapRequest, parse_requests
 
 # Largest number of maps of a name to try to read, to learn their dtype and number of channels.
 _PROBED = 16
@@ -102,6 +106,44 @@ def _try_read(one: Input) -> Any:
 def _maps(name: str, inputs: Sequence[Input]) -> Iterator[Input]:
     for one in inputs:
         yield from (each for key, each in one.attachments if key == PREFIX + name)
+
+
+def with_alpha(listing: Listing, keep: str | None) -> Listing:
+    """Return the listing with each image's alpha as the map that ``keep`` states, such as ``map:alpha``.
+
+    Raise UsageError if ``keep`` is malformed.
+    """
+    if keep is None:
+        return listing
+    (request,) = parse_requests([keep.removeprefix(PREFIX)])
+    dtype = request.given.get("dtype", "uint8")
+    if not keep.startswith(PREFIX) or request.files or dtype not in ("uint8", "uint16") or request.name in listing.maps:
+        raise UsageError(f"keep_alpha is {keep!r}; give map:alpha, or map:alpha,dtype=uint16, and a name of its own")
+    scale = 1 / int(np.iinfo(dtype).max)
+    spec = replace(request, given={"scale": scale, **request.given}).specify(np.empty((1, 1, 1), dtype))
+    change = partial(_attach_alpha, name=PREFIX + request.name, dtype=dtype)
+    names, maps = (*listing.attachments, PREFIX + request.name), {**listing.maps, request.name: spec.to_json()}
+    return replace(listing, inputs=InputTable(map(change, listing.inputs)), attachments=names, maps=maps)
+
+
+def _attach_alpha(one: Input, name: str, dtype: str) -> Input:
+    alpha = replace(one, attachments=(), extra=b"", problem="", reader=_alpha_reader(one.reader, dtype))
+    return replace(one, attachments=(*one.attachments, (name, alpha)))
+
+
+@cache
+def _alpha_reader(reader: Callable[[Input], bytes] | None, dtype: str) -> Callable[[Input], bytes]:
+    """Return the reader of alpha for the inputs of a reader; one for all of them, because a table keeps it once."""
+    return partial(_read_alpha, reader=reader, dtype=dtype)
+
+
+def _read_alpha(one: Input, *, reader: Callable[[Input], bytes] | None, dtype: str) -> bytes:
+    """Read an image, and return its alpha as a .npy file; no bytes if it has none."""
+    values = read_alpha(read_input(replace(one, reader=reader)), dtype)
+    out = io.BytesIO()
+    if values is not None:
+        np.save(out, values)
+    return out.getvalue()
 
 
 def require_stored_maps(requests: Sequence[MapRequest], stored: Mapping[str, Any]) -> list[MapRequest]:

@@ -6,6 +6,7 @@ Whatever a file holds, the outcome is an image or an ImageError.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,6 +32,7 @@ from picstore.prepare.image.libvips import FaultFound, open_large_image
 from picstore.prepare.image.mend_files import leave_out_metadata, mend_data, mend_image
 from picstore.prepare.image.pixel_conversion import join_strips, resize, to_rgb_or_grey
 from picstore.prepare.image.size_limits import check_size
+from picstore.prepare.image.tiff import read_layout, read_tags
 
 # Largest JPEG, in pixels, for picstore's own decoder, because the process keeps the decoder's 12 bytes per pixel.
 _MAX_OWN_PIXELS = 1 << 24
@@ -82,7 +84,17 @@ def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
         check_size(*image.size, max_pixels=settings.max_pixels)
         if kind in ("JPEG", "MPO"):
             return _decode_jpeg_by_pillow(image, bare.orientation, settings)
-        return decode_opened(mend_image(image), origin=kind + remark, settings=settings)
+        decoded = decode_opened(mend_image(image), origin=kind + remark, settings=settings)
+    return replace(decoded, origin=decoded.origin + _reduced_bits(kind, data))
+
+
+def _reduced_bits(kind: str, data: bytes) -> str:
+    """Return the remark that the samples of a PNG or TIFF were reduced to 8 bits, or an empty string."""
+    bits = data[24] if kind == "PNG" else 8
+    if kind == "TIFF":
+        with contextlib.suppress(Exception):  # Some TIFFs that Pillow reads have tags that ``read_layout`` refuses.
+            bits = read_layout(read_tags(data), "<" if data.startswith(b"II") else ">").bits
+    return f"; {bits} bits reduced to 8" if bits > 8 else ""
 
 
 def _decode_upright_jpeg(data: bytes, settings: EncodeSettings) -> Decoded | None:

@@ -7,16 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from PIL import UnidentifiedImageError
 
 from picstore.arrays import Array
 from picstore.errors import ImageError
 from picstore.prepare.engine.library_errors import foreign_errors
-from picstore.prepare.image.exif_orientation import CoordinateMap
-from picstore.prepare.image.size_limits import check_size
+from picstore.prepare.image.exif_orientation import CoordinateMap, read_orientation
+from picstore.prepare.image.size_limits import check_size, open_by_pillow
 from picstore.prepare.image.tiff import STARTS, read_samples
 from picstore.storage.format.maps import MapSpec, cast_map, encode_map, read_form
 
-_PNG, _NPY = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY"
+_PNG, _NPY, _EXR = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY", b"\x76\x2f\x31\x01"
+_WITH_ALPHA = ("PNG", "WEBP", "TIFF", "GIF", "BMP", "ICO")  # formats whose alpha ``read_alpha`` reads
 # Largest number of pixels of a map: the default for images, because a map has the size of its image.
 _MAX_PIXELS = 1 << 28
 _NPY_VERSIONS: dict[tuple[int, int], Callable[..., Any]] = {
@@ -100,7 +102,36 @@ def read_values(data: bytes) -> Array:
             return as_values(read_samples(data, max_pixels=_MAX_PIXELS))
         if data.startswith(_NPY):
             return as_values(_read_npy(data))
+    if data.startswith(_EXR):
+        raise ImageError("is an OpenEXR file, which is not read: write .npy, or TIFF of 32-bit floats")
     raise ImageError("is not a PNG, TIFF or .npy file, which maps are read from")
+
+
+def read_alpha(data: bytes, dtype: str) -> Array | None:
+    """Read the alpha of the first frame of an image file, upright, (h, w); return None for an image without alpha.
+
+    Raise ImageError if alpha has 16 bits and ``dtype`` is uint8, or cannot be read exactly.
+    """
+    with foreign_errors("alpha cannot be read"):
+        try:
+            image = open_by_pillow(data, _WITH_ALPHA)
+        except UnidentifiedImageError:
+            return None  # another format, or a file that decoding will report
+        with image:
+            check_size(*image.size, max_pixels=_MAX_PIXELS)
+            if not image.has_transparency_data:
+                return None
+            orientation, wide = read_orientation(image), image.format == "PNG" and data[24] == 16
+            if wide:
+                values = _read_png_of_16_bits(data, "RGBA")[:, :, 3] if data[25] == 6 else None
+            elif image.format == "TIFF":
+                values = read_samples(data, max_pixels=_MAX_PIXELS)[:, :, -1] if image.mode == "RGBA" else None
+            else:
+                values = np.asarray(image.convert("RGBA").getchannel("A"))
+    if values is None or values.dtype.name not in ("uint8", dtype):
+        raise ImageError(f"its alpha of {'16' if wide else 'these'} bits is not kept as {dtype}")
+    values = values.astype(dtype) * (257 if dtype == "uint16" and values.dtype == np.uint8 else 1)
+    return _TO_UPRIGHT[orientation](values[:, :, None])[:, :, 0] if orientation > 1 else values
 
 
 def _read_png(data: bytes) -> Array:

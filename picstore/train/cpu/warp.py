@@ -22,7 +22,8 @@ from picstore.kernels.strided import put_bytes
 _i64, _u64, _u32, _u8 = np.int64, np.uint64, np.uint32, np.uint8
 _UNIT = float(1 << 32)  # one pixel in units of a position
 _BITS, _ONE = POSITION_BITS, 1 << POSITION_BITS  # number of fractional bits of a weight, and the weight 1.0
-_STEPS = 1 << 20  # number of steps of a pixel to which the positions of a map are rounded
+# Bits and number of steps of a pixel to which the positions of a map are rounded.
+_STEP_BITS, _STEPS = 20, 1 << 20
 _TO_BITS, _HALF_STEP = np.int64(32 - POSITION_BITS), np.int64(1 << (31 - POSITION_BITS))
 
 
@@ -306,42 +307,45 @@ def warp_map(some, matrix, bounds, edges, numbers, linear, out):
     target, valid = out
     channels, height, width = target.shape
     low_x, low_y, high_x, high_y = bounds[0], bounds[1], bounds[2], bounds[3]
+    # Numbers are read once, because the compiler cannot know that no write to the outputs changes them.
+    (xx, xy, x0), (yx, yy, y0) = (matrix[0, 0], matrix[0, 1], matrix[0, 2]), (matrix[1, 0], matrix[1, 1], matrix[1, 2])
+    origin_x, origin_y = origin[0], origin[1]
     for y in range(height):
         first, last = visible_run(edges, y, width, -TIE)
         for x in range(width):
             valid[y, x] = False
-            at_x = matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2]
-            at_y = matrix[1, 0] * (x + 0.5) + matrix[1, 1] * (y + 0.5) + matrix[1, 2]
+            at_x = xx * (x + 0.5) + xy * (y + 0.5) + x0
+            at_y = yx * (x + 0.5) + yy * (y + 0.5) + y0
             # Compared as floats, because a position may exceed the range of integers.
             inside = low_x <= at_x + TIE < high_x and low_y <= at_y + TIE < high_y
             if not (first <= x < last and inside):
                 for c in range(channels):
                     target[c, y, x] = fill
                 continue
-            near_x, near_y = math.floor(at_x + TIE) - origin[0], math.floor(at_y + TIE) - origin[1]
+            near_x, near_y = math.floor(at_x + TIE) - origin_x, math.floor(at_y + TIE) - origin_y
+            if linear:
+                steps_x, steps_y = math.floor((at_x - 0.5) * _STEPS + 0.5), math.floor((at_y - 0.5) * _STEPS + 0.5)
+                left, top = steps_x >> _STEP_BITS, steps_y >> _STEP_BITS
+                fx, fy = (steps_x & (_STEPS - 1)) / _STEPS, (steps_y & (_STEPS - 1)) / _STEPS
+                # A neighbor without weight is not looked at.
+                right, bottom = left + (1 if fx > 0 else 0), top + (1 if fy > 0 else 0)
+                left, right = max(left, low_x) - origin_x, min(right, high_x - 1) - origin_x
+                top, bottom = max(top, low_y) - origin_y, min(bottom, high_y - 1) - origin_y
+                if (
+                    _has_value(source, left, top, invalid)
+                    and _has_value(source, right, top, invalid)
+                    and _has_value(source, left, bottom, invalid)
+                    and _has_value(source, right, bottom, invalid)
+                ):
+                    valid[y, x] = True
+                    for c in range(channels):
+                        upper = source[top, left, c] * (1.0 - fx) + source[top, right, c] * fx
+                        lower = source[bottom, left, c] * (1.0 - fx) + source[bottom, right, c] * fx
+                        target[c, y, x] = upper * (1.0 - fy) + lower * fy
+                    continue
             valid[y, x] = _has_value(source, near_x, near_y, invalid)
             for c in range(channels):
                 target[c, y, x] = source[near_y, near_x, c]
-            if not (linear and valid[y, x]):
-                continue
-            steps_x, steps_y = math.floor((at_x - 0.5) * _STEPS + 0.5), math.floor((at_y - 0.5) * _STEPS + 0.5)
-            left, top = steps_x // _STEPS, steps_y // _STEPS
-            fx, fy = (steps_x - left * _STEPS) / _STEPS, (steps_y - top * _STEPS) / _STEPS
-            # A neighbor without weight is not looked at.
-            right, bottom = left + (1 if fx > 0 else 0), top + (1 if fy > 0 else 0)
-            left, right = max(left, low_x) - origin[0], min(right, high_x - 1) - origin[0]
-            top, bottom = max(top, low_y) - origin[1], min(bottom, high_y - 1) - origin[1]
-            if not (
-                _has_value(source, left, top, invalid)
-                and _has_value(source, right, top, invalid)
-                and _has_value(source, left, bottom, invalid)
-                and _has_value(source, right, bottom, invalid)
-            ):
-                continue
-            for c in range(channels):
-                upper = source[top, left, c] * (1.0 - fx) + source[top, right, c] * fx
-                lower = source[bottom, left, c] * (1.0 - fx) + source[bottom, right, c] * fx
-                target[c, y, x] = upper * (1.0 - fy) + lower * fy
 
 
 @inlined
@@ -350,5 +354,6 @@ def _has_value(source, x, y, invalid):
     found = True
     for c in range(source.shape[2]):
         value = source[y, x, c]
-        found = found and math.isfinite(value) and value != invalid
+        # The difference of NaN or infinity from itself is NaN.
+        found &= value - value == 0 and value != invalid
     return found

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import tarfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -135,19 +137,10 @@ def test_attachments_of_a_table_become_maps(tmp_path: Path) -> None:
 
 
 def test_16_bits_of_three_channels_keep_every_bit(tmp_path: Path) -> None:
-    """Pillow reads such a PNG with 8 bits. The file is made here by hand."""
-    import struct
-    import zlib
-
+    """Pillow reads such a PNG with 8 bits."""
     values = np.random.default_rng(0).integers(0, 65536, (HEIGHT, WIDTH, 3), np.uint16)
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
-    header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, 16, 2, 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
-    packed = (
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
-    )
     with picstore.Writer(tmp_path / "out", maps=["normal"]) as writer:
-        writer.add(jpeg(0), attachments={"map:normal": b"\x89PNG\r\n\x1a\n" + b"".join(packed)})
+        writer.add(jpeg(0), attachments={"map:normal": png_16(values)})
     record = picstore.Dataset(tmp_path / "out")[0]
     assert (decode_map(record.attachments["map:normal"]) == values).all()
 
@@ -182,6 +175,7 @@ def test_a_resized_image_takes_the_nearest_values_of_its_map(tmp_path: Path) -> 
         (encoded(np.full((HEIGHT, WIDTH), np.nan), "npy"), "", "NaN, which uint16"),
         (encoded(depth_of(0), "PNG")[:200], "", "map:depth: cannot be read as a map"),
         (encoded(depth_of(0, "float32"), "npy")[:-1], "", "in 1,855 bytes"),
+        (b"\x76\x2f\x31\x01" + bytes(40), "", "OpenEXR file, which is not read: write .npy"),
         (b"not a map", "", "is not a PNG, TIFF or .npy file"),
         (encoded(np.array([["x"] * WIDTH] * HEIGHT), "npy"), "", "not of numbers"),
         (encoded(np.full((HEIGHT, WIDTH), 1e39), "npy"), ",dtype=float32", "holds 1e\\+39"),
@@ -299,3 +293,109 @@ def test_verify_finds_maps_that_do_not_fit_and_info_lists_maps(tmp_path: Path) -
     rewrite_manifest(tmp_path / "out", provenance={**provenance, "maps": maps})
     (damage,) = picstore.verify(tmp_path / "out", decode=True).damage
     assert "map:depth is uint16 of 1 channels; the dataset states uint8" in damage.problem
+
+
+def alpha_of(number: int) -> np.ndarray:
+    return np.random.default_rng(number).integers(0, 256, (HEIGHT, WIDTH), np.uint8)
+
+
+def transparent(number: int, format: str = "PNG", orientation: int = 1) -> bytes:
+    """An image with alpha, whose colors are lost where it is transparent."""
+    levels = np.random.default_rng(9).integers(0, 255, (HEIGHT, WIDTH, 4), np.uint8)
+    levels[:, :, 3] = alpha_of(number)
+    out, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(levels).save(out, format, **({"lossless": True} if format == "WEBP" else {}), exif=exif)
+    return out.getvalue()
+
+
+def png_16(values: np.ndarray) -> bytes:
+    """A PNG of 16 bits in three or four channels, made by hand: Pillow writes none."""
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    header = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], 16, {3: 2, 4: 6}[values.shape[2]], 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    packed = (
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
+
+
+def test_alpha_is_kept_as_a_map_of_images_that_have_it(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    palette = Image.fromarray(alpha_of(3) % 4).convert("P")
+    palette.save(tmp_path / "source" / "3.png", transparency=2)
+    for name, data in (
+        ("0.png", transparent(0)),
+        ("1.webp", transparent(1, "WEBP")),
+        ("2.jpg", jpeg(2)),
+        ("4.png", transparent(4, orientation=3)),
+        ("5.png", transparent(5, orientation=6)),
+        ("6.png", encoded(depth_of(6), "PNG")),
+    ):
+        (tmp_path / "source" / name).write_bytes(data)
+    picstore.convert(tmp_path / "source", tmp_path / "out", keep_alpha="map:alpha", workers=1)
+    dataset = picstore.Dataset(tmp_path / "out")
+    assert len(dataset) == 7
+    assert dataset.manifest.maps["map:alpha"].scale == 1 / 255
+    found = stored(tmp_path / "out", "map:alpha")
+    assert sorted(found) == ["0", "1", "3", "4", "5"]
+    assert (found["0"] == alpha_of(0)).all()
+    assert (found["1"] == alpha_of(1)).all()
+    assert (found["3"] == np.where(alpha_of(3) % 4 == 2, 0, 255)).all()
+    assert (found["4"] == alpha_of(4)[::-1, ::-1]).all()
+    assert (found["5"] == np.rot90(alpha_of(5), -1)).all()
+
+
+def test_alpha_of_16_bits_is_kept_whole_or_refused(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 65536, (HEIGHT, WIDTH, 4), np.uint16)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "wide.png").write_bytes(png_16(values))
+    (tmp_path / "source" / "plain.png").write_bytes(transparent(0))
+    keep = "map:alpha,dtype=uint16"
+    picstore.convert(tmp_path / "source", tmp_path / "out", keep_alpha=keep, workers=1)
+    found = stored(tmp_path / "out", "map:alpha")
+    assert (found["wide"] == values[:, :, 3]).all()
+    assert (found["plain"] == alpha_of(0).astype(np.uint16) * 257).all()
+    with pytest.raises(picstore.errors.TooManyFailures):
+        picstore.convert(tmp_path / "source", tmp_path / "out8", keep_alpha="map:alpha", workers=1)
+    (reason,) = failures(tmp_path / "out8")
+    assert "its alpha of 16 bits is not kept as uint8" in reason
+    for wrong in ("alpha", "map:alpha,dtype=float32", "map:alpha=*.png", "map:"):
+        with pytest.raises(UsageError):
+            picstore.convert(tmp_path / "source", tmp_path / "wrong", keep_alpha=wrong, workers=1)
+
+
+def test_alpha_of_parquet_columns_is_kept(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    table = {"image": [transparent(0), jpeg(1)], "depth": [encoded(depth_of(k), "PNG") for k in range(2)]}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    picstore.convert(tmp_path / "a.parquet", tmp_path / "out", maps=["depth"], keep_alpha="map:alpha", workers=2)
+    first, second = picstore.Dataset(tmp_path / "out")
+    if "map:alpha" not in first.attachments:
+        first, second = second, first
+    assert (decode_map(first.attachments["map:alpha"])[:, :, 0] == alpha_of(0)).all()
+    assert "map:alpha" not in second.attachments
+    assert (decode_map(second.attachments["map:depth"])[:, :, 0] == depth_of(1)).all()
+
+
+def test_the_ledger_says_where_bits_were_reduced_to_8(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    files = {
+        "a.png": png_16(np.zeros((HEIGHT, WIDTH, 3), np.uint16)),
+        "b.png": encoded(depth_of(0), "PNG"),
+        "c.png": encoded(depth_of(0).astype(np.uint8), "PNG"),
+        "d.tif": encoded(depth_of(0, "float32"), "TIFF"),
+        "e.tif": encoded(depth_of(0).astype(np.uint8), "TIFF"),
+    }
+    for name, data in files.items():
+        (tmp_path / "source" / name).write_bytes(data)
+    picstore.convert(tmp_path / "source", tmp_path / "out", workers=1)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "ledger.jsonl").read_text().splitlines()]
+    assert [line["reason"] for line in lines] == [
+        "PNG; 16 bits reduced to 8",
+        "PNG; 16 bits reduced to 8",
+        "PNG",
+        "TIFF; 32 bits reduced to 8",
+        "TIFF",
+    ]
