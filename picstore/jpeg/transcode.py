@@ -289,7 +289,7 @@ class _ScanRewriter:
         return distances_in_stream(np.frombuffer(self._jpeg, np.uint8), begins, bits)
 
     def choose_tables(self) -> None:
-        """Find the edits, and choose Huffman tables that code all; raise NotTranscodable if the scan is damaged."""
+        """Find the edits, and choose Huffman tables with codes for them; raise NotTranscodable for a damaged scan."""
         self._find_edits(every=False)
         huffman = self._extended_tables()
         if huffman is None:

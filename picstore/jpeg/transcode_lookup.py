@@ -100,7 +100,8 @@ def _fill_several(counts, symbols, width, windows):
             windows[index : index + span] = entry
             if rest > 0 and not ends:
                 for first in range(index, index + span, 1 << rest):
-                    # Fields cannot overflow, because an entry has at most 27 bits and 12 symbols of 16 coefficients.
+                    # The fields of an entry cannot overflow, because an entry has at most 27 bits and 12 symbols of 16
+                    # coefficients.
                     for j in range(1 << rest):
                         windows[first + j] += windows[(1 << rest) + j]
             index += span

@@ -253,7 +253,7 @@ class ContainerReader:
             except Damage:
                 container = self.read(number)
             self._indexes[number] = container
-            # The tables of other containers have similar sizes.
+            # The tables of other containers have similar sizes, so this size determines how many containers are kept.
             held = len(container.buffer) + min(container.extras_size, _KEPT_EXTRAS)
             while len(self._indexes) > max(1, _CACHED_BYTES // held):
                 self._indexes.popitem(last=False)

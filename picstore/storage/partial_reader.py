@@ -175,7 +175,7 @@ def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: R
 
 
 def _list_parts(images: I64, attached: I64) -> dict[int, list[_Part]]:
-    """List the parts by container; a row of ``images`` or ``attached`` is a container's index and a part's fields."""
+    """Build parts from the rows of ``images`` and ``attached``; return the parts of each container by its index."""
     parts: dict[int, list[_Part]] = defaultdict(list)
     for k, record, begin, at, size, crc, header, header_at, first, stop in images.tolist():
         parts[k].append(_Part(record, begin, at, size, crc, header, header_at, range(first, stop)))

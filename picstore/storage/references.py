@@ -120,7 +120,7 @@ def _lies_in(path: str, folder: str) -> bool:
 
 
 def indexed_folder(where: Where) -> tuple[Location, ...]:
-    """Return, in a tuple, the image folder of a local index that names an absolute path or URL; else return ()."""
+    """Return the folder of the images of a local index that names an absolute path or URL, as a tuple; () otherwise."""
     location = locate(where)
     if not isinstance(location, Folder) or not (location / MANIFEST).is_file():
         return ()

@@ -41,7 +41,7 @@ _STATIC = Path(__file__).parent / "static"
 _STATUS = {UsageError: 400, MissingDependency: 501, ImageError: 422}
 # Seconds for which a browser may cache pictures.
 _KEPT_SECONDS = 86_400
-# Largest number of bytes of a request's headers; the address, which may hold a filter of 10,000 ids, counts.
+# Largest number of bytes of a request's headers and address, which may hold a filter of 10,000 ids.
 _MAX_HEADERS = 1 << 16
 _HEIGHT = 800  # Height in pixels of the frame in a notebook.
 # Largest number of connections that wait to be accepted; the server accepts all of them before it counts them.

@@ -39,7 +39,7 @@ def capture_stderr() -> None:
         faulthandler.enable(sys.stderr)
     # Without this handler, Pillow's log goes to stderr.
     logging.getLogger("PIL").addHandler(logging.NullHandler())
-    # Pillow warns of odd EXIF and unknown tags.
+    # Ignore Pillow's warnings of unusual EXIF and unknown tags.
     warnings.filterwarnings("ignore", module=r"PIL\.")
 
 

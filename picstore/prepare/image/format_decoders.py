@@ -155,7 +155,7 @@ def read_by_wheel(data: bytes, *, coder: str, max_pixels: int) -> Image.Image | 
 def _read_heic(data: bytes, max_pixels: int) -> Image.Image:
     import pillow_heif
 
-    pillow_heif.options.DECODE_THREADS = 1  # Worker processes use all cores already.
+    pillow_heif.options.DECODE_THREADS = 1  # One thread, because worker processes use all cores already.
     image: Image.Image = pillow_heif.HeifImageFile(io.BytesIO(data))  # type: ignore[no-untyped-call]
     check_size(*image.size, max_pixels=max_pixels)
     return _without_exif(image)

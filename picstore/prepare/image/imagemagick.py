@@ -118,11 +118,11 @@ def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     image: WandImage
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", wand_warning)  # Wand's warnings are about metadata.
+            warnings.simplefilter("ignore", wand_warning)  # Ignore Wand's warnings, which are about metadata.
             with wand_image() as image:
                 _load("Ping", image, data, coder)
                 width, height = image.size
-            # Ping returns 0 × 0 for some HEIC files.
+            # Accept the size 0 × 0, which Ping returns for some HEIC files.
             check_size(max(1, width), max(1, height), max_pixels=max_pixels)
             with wand_image() as image:
                 if coder in _LAYERED:
@@ -199,7 +199,7 @@ def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: s
 
     frame = "" if coder in _LAYERED and verb == "Read" else "[0]"
     if coder in _FROM_FILE:
-        # The policy allows files with this name prefix.
+        # The policy allows to read files whose names have this prefix.
         with tempfile.NamedTemporaryFile(prefix="picstore-imagemagick-") as file:
             file.write(data)
             file.flush()
@@ -208,7 +208,7 @@ def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: s
         library.MagickSetFilename(image.wand, f"{coder}:{frame}".encode())
         loaded = getattr(library, f"Magick{verb}ImageBlob")(image.wand, data, len(data))
     if not loaded:
-        # image.raise_exception() turns some errors into warnings only.
+        # Raise the exception itself, because image.raise_exception() only warns of some errors.
         raise image.get_exception() or ValueError("no image in it")
 
 

@@ -53,9 +53,9 @@ def find_vips() -> Any:
     """Import and configure pyvips; return None if pyvips or libvips is not installed."""
     try:
         import pyvips
-    except (ImportError, OSError):  # OSError if the library is missing.
+    except (ImportError, OSError):  # OSError is raised if the library is missing.
         return None
-    pyvips.concurrency_set(1)  # Worker processes use all cores already.
+    pyvips.concurrency_set(1)  # One thread, because worker processes use all cores already.
     pyvips.cache_set_max(0)  # Without this, libvips keeps operations on freed images.
     return pyvips
 

@@ -103,7 +103,7 @@ def refuse_class_splits(listing: Listing, location: Location) -> None:
     names, inputs = listing.classes, listing.inputs
     if not any(map(split_of_word, names)):
         return
-    # Inputs are sorted by label.
+    # Find the first input of each class by bisection, because the inputs are sorted by label.
     first = [bisect_left(inputs, label, key=lambda one: one.label) for label in range(len(names))]
     used = [
         name for label, name in enumerate(names) if first[label] < len(inputs) and inputs[first[label]].label == label

@@ -218,7 +218,8 @@ def _call_reader(reader: Callable[[Input], bytes], source: Input) -> bytes:
     try:
         _check_version(source)
         data = reader(source)
-        # Between the check and the reading, another file may have taken the place of the listed file.
+        # Check the version again, because the listed file may have been replaced between the first check and the
+        # reading.
         _check_version(source)
     except PicstoreError as error:
         if isinstance(error, ImageError) or (is_remote(source.path) and not isinstance(error, _INPUT_ERRORS)):

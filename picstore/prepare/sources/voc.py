@@ -199,7 +199,7 @@ def _input(folder: Location, layout: _Layout, stem: str) -> Input:
 
 
 def _finish(one: Input, labels: Sequence[int], origin: int, notes: Counter[str]) -> Input:
-    """Return an input with final class numbers; its boxes become pixel edges from 0, clipped to the image."""
+    """Return an input with final class numbers, and with boxes whose edges count from 0, clipped to the image."""
     if not one.extra:
         return one
     fields: dict[str, list[Any]] = json.loads(one.extra)

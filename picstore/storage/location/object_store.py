@@ -281,7 +281,8 @@ class Bucket(RemoteFile, WritableLocation):
         try:
             self._ask(lambda client: library().put(client, self.key, data, mode=mode))
         except ConditionFailed:
-            # If a request succeeds but its answer is lost, the condition of the repeated request does not hold.
+            # If a request succeeded but its answer was lost, the condition of the repeated request does not hold,
+            # although the object now has ``data``.
             with contextlib.suppress(NotADataset):
                 return self.read_all(_MAX_CONDITIONAL) == data
             return False
