@@ -198,7 +198,7 @@ def _find_frame(source, tiling):
         if source[offset + 1] == 0xC0 or source[offset + 1] == 0xC1:
             return offset
         if source[offset + 1] == 0xFF:
-            offset += 1  # fill byte
+            offset += 1  # Skip a fill byte.
             continue
         offset += 2 + (np.int64(source[offset + 2]) << 8 | np.int64(source[offset + 3]))
     return 0

@@ -470,7 +470,7 @@ class Dataset(Sequence[Record]):
     def save(self) -> Dataset:
         """Write deletions and columns as a new version of the dataset, and return that version; no image is written.
 
-        Processes that have opened an older version go on reading that version. The last write replaces the manifest;
+        Processes that have opened an older version continue to read that version. The last write replaces the manifest;
         until then, nothing has changed. Counts of records by label are written too, even without edits if they are
         missing. Raise UsageError for a selection or joined datasets, or if another process has edited the dataset
         meanwhile.

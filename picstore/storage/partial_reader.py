@@ -115,7 +115,7 @@ def plan_reads(
 ) -> list[PartialRead | None]:
     """Plan partial reads of containers; set ``held`` of each to what its buffer will hold.
 
-    All containers are planned at once, because a NumPy call takes as long for 2 images as for 32. Images without row
+    All containers are planned together, because a NumPy call takes as long for 2 images as for 32. Images without row
     checksums are read whole; images of which no row is needed are not read.
 
     Args:

@@ -155,7 +155,7 @@ def attachment(record: Record, name: str) -> Picture:
 def mask_colors(values: Array) -> U8:
     """Color each value of a mask, (height, width); return RGBA, uint8 (height, width, 4), in which 0 is transparent."""
     if values.dtype == np.uint8:
-        # A table of 256 colors needs 4 bytes a pixel of memory; a search for the distinct values needs 40.
+        # A table of 256 colors needs 4 bytes of memory per pixel; a search for the distinct values needs 40.
         distinct, number = np.arange(256), values
     else:
         distinct, number = np.unique(values, return_inverse=True)

@@ -264,7 +264,7 @@ def write_ledger(
 ) -> list[Tally]:
     """Write ``ledger.jsonl``: the lines ``earlier``, then the fragments of all rows; return the tally of each row.
 
-    Fragments ``written`` by processes of this run are not parsed if their bytes are unchanged, which saves 7 µs a line.
+    Fragments ``written`` by processes of this run are not parsed if their bytes are unchanged, saving 7 µs per line.
     """
     tallies = []
     out = (root / LEDGER).create()

@@ -1,7 +1,7 @@
 """``picstore merge``: bring the shards of a conversion together and finish the dataset.
 
 A shard's rows equal the rows of a single run, so merging links or copies files and calls :func:`finish_dataset`. This
-process links rows, in 0.1 ms a file; tasks of the engine copy the rows that cannot be linked.
+process links rows, in 0.1 ms per file; tasks of the engine copy the rows that cannot be linked.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _read_merged(root: WritableLocation, begun: Iterable[dict[Shard, dict[str, A
 
 
 def _require_one_job(root: Location, shards: dict[Shard, dict[str, Any]]) -> dict[str, Any]:
-    """Return the content of all shards' job files; raise UsageError if two differ, as when two shards began at once."""
+    """Return the content of all shards' job files; raise UsageError if two differ, as may those of concurrent starts."""
     (first, outline), *others = shards.items()
     for shard, document in others:
         if shard.count != first.count:

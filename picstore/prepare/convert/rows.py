@@ -68,7 +68,7 @@ class RowTask:
 
     @property
     def groups_inputs(self) -> bool:
-        """Whether inputs are read and converted in groups; not with attachments, which are read with their inputs."""
+        """Whether inputs are read and converted in groups; False with attachments, which are read with their input."""
         return not self.one_by_one and not self.attachments and self.references is None
 
     @property
@@ -92,8 +92,8 @@ def run_rows(
 ) -> dict[int, ledger.WrittenFragment]:
     """Convert rows. A row whose process died runs again; an input that ends its process twice is blamed and left out.
 
-    An input that exceeds ``image_timeout`` is left out at once. Raise PicstoreError if a process dies at an input that
-    is already left out.
+    An input that exceeds ``image_timeout`` is left out after one attempt. Raise PicstoreError if a process dies at an
+    input that is already left out.
 
     Returns:
         The ledger fragment that was written for each row.

@@ -137,7 +137,7 @@ _server: ForkServer | None = None
 
 
 def start_fork_server(*loaded: str) -> ForkServer:
-    """Start the fork server, which loads code in the background (see :class:`ForkServer`), and return at once.
+    """Start the fork server, which loads code in the background (see :class:`ForkServer`), and return immediately.
 
     While the server runs, further calls have no effect; :class:`LocalEngine` calls this function too.
     """

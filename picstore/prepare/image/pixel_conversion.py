@@ -80,7 +80,7 @@ def _composite(image: Image.Image, background: tuple[int, int, int]) -> Image.Im
 def _reduce_depth(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
     """Convert an image in one of ``_DEEP_MODES`` to 8 bits.
 
-    Strip by strip, floats take 5 bytes of memory per pixel; converted at once, they would take 32.
+    Strip by strip, floats take 5 bytes of memory per pixel; converted in one piece, they would take 32.
     """
     white = _white(image)
     transparent = image.info.get("transparency")

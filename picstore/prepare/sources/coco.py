@@ -167,7 +167,7 @@ def _targets(
     labels: dict[int, int],
     optional: set[str],
 ) -> dict[str, list[Any]]:
-    """Return an image's target fields: a list each, with a value for every object whose clipped box has an area.
+    """Return an image's target fields, each a list with a value for every object whose clipped box has an area.
 
     Args:
         labels: class number of each category id.

@@ -87,7 +87,7 @@ def describe_damage(error: Damage) -> str:
 
 
 def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *arguments: Any) -> SourceSample:
-    """Return ``make(*arguments)``; on Damage, a sample with the damage as ``problem``, so that listing goes on."""
+    """Return ``make(*arguments)``; on Damage, a sample with the damage as ``problem``, so that listing continues."""
     try:
         return make(*arguments)
     except Damage as error:

@@ -98,7 +98,7 @@ def _columns(path: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
 
 
 def _split_part(path: tuple[str, ...]) -> int | None:
-    """Return the index of a path's component that names a split, or None; ``name=value`` does so as ``split=…`` only."""
+    """Return the index of a path component that names a split, or None; ``name=value`` does so only as ``split=…``."""
     folders = [
         (k, part)
         for k, part in reversed(list(enumerate(path[:-1])))

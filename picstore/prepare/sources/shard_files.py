@@ -165,7 +165,7 @@ def indexed_samples(
     column: int,
     empty: list[str],
 ) -> Iterator[SourceSample]:
-    """Yield the samples of record files, in order. If a file has an index, reading goes on after a damaged record.
+    """Yield the samples of record files, in order. If a file has an index, reading continues after a damaged record.
 
     Args:
         location: the source. Indexes lie beside its files.

@@ -128,7 +128,7 @@ class FileWriter:
     """Writer of one file of a stream; ``close`` publishes the file, and leaving ``with`` without it discards the file.
 
     Records are kept in memory until they fill a container of ``container_size`` bytes; a record that exceeds this size
-    ends its container at once. Not thread-safe. ``fields`` names the attachments.
+    ends its container immediately. Not thread-safe. ``fields`` names the attachments.
     """
 
     def __init__(self, root: Where, *, stream: int, file: int, container_size: int, fields: Sequence[str] = ()) -> None:

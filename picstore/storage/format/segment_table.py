@@ -129,7 +129,7 @@ class FoundRows:
 
 
 def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> FoundRows:
-    """Find the requested tile rows of n images at once, because a NumPy call takes as long for one image as for 32.
+    """Find the requested tile rows of n images together, because a NumPy call takes as long for one image as for 32.
 
     Args:
         headers: int64 (n,), bytes of each image's header.

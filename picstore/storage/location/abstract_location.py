@@ -31,7 +31,7 @@ def fresh(size: int) -> memoryview:
 
 
 def first_of_runs(begins: I64, ends: I64, near: int) -> I64:
-    """Group byte ranges of a file into runs, each to be read at once; return the index of each run's first range.
+    """Group byte ranges of a file into runs, each for one read; return the index of each run's first range.
 
     ``begins`` must ascend. A range that begins at most ``near`` bytes after the end of all previous ranges continues a
     run.

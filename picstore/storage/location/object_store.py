@@ -50,7 +50,7 @@ class _Abandoned(Exception):
 
 
 class SentParts:
-    """Parts of an object, to be iterated over by an upload; ``size`` and ``crc`` (CRC-32) are of the parts taken."""
+    """Parts of an object, over which an upload iterates; ``size`` and ``crc`` (CRC-32) cover the parts taken so far."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._parts = parts

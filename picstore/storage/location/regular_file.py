@@ -49,7 +49,7 @@ def is_version(status: os.stat_result, version: str) -> bool:
 
 
 def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Return descriptor and size of a regular file, opened for reading; raise OSError at once for other files.
+    """Return descriptor and size of a regular file, opened for reading; raise OSError immediately for other files.
 
     Without this check, opening a named pipe might wait forever for a writer, and reading a device might never end.
     """
