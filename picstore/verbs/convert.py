@@ -83,7 +83,8 @@ def convert(
             beside the images (* is an image's name without suffix), and any of dtype, channels, scale, unit,
             interpolation, fill and invalid, such as depth=../depth/*.png,scale=0.001,unit=m,interpolation=linear; see
             docs/maps.md.
-        keep_alpha: map to store the alpha of transparent images as, such as map:alpha, which flattening them loses.
+        keep_alpha: map in which to store the alpha of transparent images, such as map:alpha; otherwise their alpha is
+            lost.
         hidden: include files and folders whose names begin with a dot, which are otherwise only counted.
         classes: file of class names, one per line, in the order of labels. None for names found in SRC.
         resize: size of the stored images: shorter:256 or longer:512 (keep the ratio, never enlarge), or 256x256. None
@@ -179,7 +180,7 @@ def _stored_settings(source: Where, out: Where) -> dict[str, Any]:
 
 
 def _with_parameters_of(function: Callable[P, R], *without: str) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Return a decorator that gives a function the signature of ``function`` without the parameters ``without``."""
+    """Return a decorator that gives a function the signature of ``function``, except the parameters ``without``."""
 
     def decorate(decorated: Callable[..., R]) -> Callable[P, R]:
         whole = inspect.signature(function)

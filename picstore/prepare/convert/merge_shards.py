@@ -104,7 +104,7 @@ def _read_merged(root: WritableLocation, begun: Iterable[dict[Shard, dict[str, A
 
 
 def _require_one_job(root: Location, shards: dict[Shard, dict[str, Any]]) -> dict[str, Any]:
-    """Return the content of all shards' job files; raise UsageError if two differ, as may those of concurrent starts."""
+    """Return the content of all job files of the shards; raise UsageError if any two of the files differ."""
     (first, outline), *others = shards.items()
     for shard, document in others:
         if shard.count != first.count:
