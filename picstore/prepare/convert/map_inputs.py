@@ -109,9 +109,9 @@ def _maps(name: str, inputs: Sequence[Input]) -> Iterator[Input]:
 
 
 def with_alpha(listing: Listing, keep: str | None) -> Listing:
-    """Return the listing with each image's alpha as the map that ``keep`` states, such as ``map:alpha``.
+    """Return the listing in which each image has its alpha as an attachment, the map that ``keep`` names.
 
-    Raise UsageError if ``keep`` is malformed.
+    ``keep`` is, for example, ``map:alpha`` or ``map:alpha,dtype=uint16``. Raise UsageError if ``keep`` is malformed.
     """
     if keep is None:
         return listing
@@ -133,12 +133,12 @@ def _attach_alpha(one: Input, name: str, dtype: str) -> Input:
 
 @cache
 def _alpha_reader(reader: Callable[[Input], bytes] | None, dtype: str) -> Callable[[Input], bytes]:
-    """Return the reader of alpha for the inputs of a reader; one for all of them, because a table keeps it once."""
+    """Return the reader of the alpha of inputs that have ``reader``; cached, so that tables hold one such reader."""
     return partial(_read_alpha, reader=reader, dtype=dtype)
 
 
 def _read_alpha(one: Input, *, reader: Callable[[Input], bytes] | None, dtype: str) -> bytes:
-    """Read an image, and return its alpha as a .npy file; no bytes if it has none."""
+    """Read an image, and return its alpha as a .npy file; return empty bytes for an image without alpha."""
     values = read_alpha(read_input(replace(one, reader=reader)), dtype)
     out = io.BytesIO()
     if values is not None:

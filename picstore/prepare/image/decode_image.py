@@ -89,10 +89,10 @@ def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
 
 
 def _reduced_bits(kind: str, data: bytes) -> str:
-    """Return the remark that the samples of a PNG or TIFF were reduced to 8 bits, or an empty string."""
+    """Return the remark that the samples of a PNG or TIFF were reduced to 8 bits; empty if they were not."""
     bits = data[24] if kind == "PNG" else 8
     if kind == "TIFF":
-        with contextlib.suppress(Exception):  # Some TIFFs that Pillow reads have tags that ``read_layout`` refuses.
+        with contextlib.suppress(Exception):  # Some TIFFs that Pillow reads have tags that ``read_layout`` rejects.
             bits = read_layout(read_tags(data), "<" if data.startswith(b"II") else ">").bits
     return f"; {bits} bits reduced to 8" if bits > 8 else ""
 

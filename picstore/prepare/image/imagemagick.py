@@ -199,7 +199,7 @@ def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: s
 
     frame = "" if coder in _LAYERED and verb == "Read" else "[0]"
     if coder in _FROM_FILE:
-        # The policy allows to read files whose names have this prefix.
+        # The policy allows reading of files whose names have this prefix.
         with tempfile.NamedTemporaryFile(prefix="picstore-imagemagick-") as file:
             file.write(data)
             file.flush()

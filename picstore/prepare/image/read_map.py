@@ -18,7 +18,7 @@ from picstore.prepare.image.tiff import STARTS, read_samples
 from picstore.storage.format.maps import MapSpec, cast_map, encode_map, read_form
 
 _PNG, _NPY, _EXR = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY", b"\x76\x2f\x31\x01"
-_WITH_ALPHA = ("PNG", "WEBP", "TIFF", "GIF", "BMP", "ICO")  # formats whose alpha ``read_alpha`` reads
+_WITH_ALPHA = ("PNG", "WEBP", "TIFF", "GIF", "BMP", "ICO")  # Formats of images whose alpha ``read_alpha`` reads.
 # Largest number of pixels of a map: the default for images, because a map has the size of its image.
 _MAX_PIXELS = 1 << 28
 _NPY_VERSIONS: dict[tuple[int, int], Callable[..., Any]] = {
@@ -108,15 +108,15 @@ def read_values(data: bytes) -> Array:
 
 
 def read_alpha(data: bytes, dtype: str) -> Array | None:
-    """Read the alpha of the first frame of an image file, upright, (h, w); return None for an image without alpha.
+    """Read the alpha (h, w) of an image file's first frame, turned upright; return None for an image without alpha.
 
-    Raise ImageError if alpha has 16 bits and ``dtype`` is uint8, or cannot be read exactly.
+    Raise ImageError if the alpha has 16 bits and ``dtype`` is uint8, or if it cannot be read exactly.
     """
     with foreign_errors("alpha cannot be read"):
         try:
             image = open_by_pillow(data, _WITH_ALPHA)
         except UnidentifiedImageError:
-            return None  # another format, or a file that decoding will report
+            return None  # The file has another format, or damage that decoding will report.
         with image:
             check_size(*image.size, max_pixels=_MAX_PIXELS)
             if not image.has_transparency_data:
