@@ -106,7 +106,7 @@ class TooManyFailures(PicstoreError):
 
 
 def counted(number: int, noun: str, verb: str = "") -> str:
-    """Return a number with its noun and verb, for messages: ``"1 rank"``, ``"2,000 ranks are"``, ``"0 batches"``."""
+    """Return a number with its noun, and verb if given, for a message: ``"1 rank"``, ``"2,000 ranks are"``."""
     if number == 1:
         noun, verb = f" {noun}", verb and f" { {'are': 'is', 'have': 'has'}.get(verb, verb + 's') }"
     else:

@@ -397,14 +397,14 @@ class CompareResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedDataset:
-    """Dataset of a training, as the training had it, and how its records were drawn.
+    """Dataset of a training run, in the version that the run had, and how often the run drew its records.
 
     Attributes:
-        dataset, uuid: path or URL, and uuid of the version that the training had.
-        records: number of records.
-        samples: number of samples that the steps drew.
-        unseen: number of records that no step drew.
-        least, most: smallest and largest number of samples of a record.
+        dataset, uuid: path or URL, and UUID of the version that the run had.
+        records: number of records in that version.
+        samples: number of samples that the audited steps drew.
+        unseen: number of records that none of the audited steps drew.
+        least, most: smallest and largest number of samples of any record.
     """
 
     dataset: str
@@ -421,13 +421,13 @@ class AuditResult(Result):
     """Result of the command ``audit``; in Python see :func:`picstore.audit`.
 
     Attributes:
-        steps: number of steps before the state, numbered from 0 through all epochs.
-        epoch, batch: position of the state.
-        world_size: number of ranks in the state.
-        first, stop: the answer is for the steps from ``first`` to ``stop`` - 1.
-        datasets: the datasets; a mux has several.
-        remarks: what the state cannot tell, and what was assumed.
-        rows: what was asked for: samples, records or ids, each with its fields. Empty if ``csv`` has them.
+        steps: number of steps before the state; steps are numbered from 0 through all epochs.
+        epoch, batch: epoch, and number of steps of this epoch, at which the state was saved.
+        world_size: number of ranks that the state names.
+        first, stop: first audited step, and step after the last audited step.
+        datasets: datasets of the run; a mux has several.
+        remarks: remarks on what the state cannot tell, and on what was assumed.
+        rows: requested samples, records or ids, each with its fields; empty if they were written to ``csv``.
         csv: file to which the rows were written; None for no file.
         count: number of rows.
     """

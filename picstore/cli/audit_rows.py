@@ -1,4 +1,4 @@
-"""Rows of ``picstore audit``: samples of steps, records that were looked for, counts by record, and what is unseen."""
+"""Rows that ``picstore audit`` prints: samples of steps, records looked for, counts by record, or records not drawn."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from picstore.train.audited import UNKNOWN
 if TYPE_CHECKING:
     from picstore.train.audited import Audit
 
-# Largest number of rows in memory, of about 1 kB each; a CSV file may have any number.
+# Largest number of rows to keep in memory, of about 1 kB each; rows for a CSV file are not kept.
 _MOST_ROWS = 1_000_000
-_CHUNK = 1 << 14  # number of records whose paths are read at a time
+_CHUNK = 1 << 14  # Number of records whose paths are read at a time.
 
 Rows = Iterator[dict[str, Any]]
 
@@ -35,7 +35,7 @@ def answer(
     unseen: bool,
     csv: str | os.PathLike[str] | None,
 ) -> AuditResult:
-    """Answer the questions of a command; raise UsageError if they do not go together, or for too many rows."""
+    """Return the rows that a command's options ask for; raise UsageError for contradictions or too many rows."""
     if counts + unseen + bool(ids or paths) > 1:
         raise UsageError("give one of --counts, --unseen, and ids or paths to look for")
     first, stop = _parse_steps(steps, audited.steps)
@@ -87,7 +87,7 @@ def answer(
 
 
 def _parse_steps(text: str | None, last: int) -> tuple[int, int]:
-    """Parse ``A:B``, ``A:``, ``:B`` or ``A``; raise UsageError unless the steps are before the state."""
+    """Parse ``A:B``, ``A:``, ``:B`` or ``A`` to the first step and the end; raise UsageError beyond the state."""
     begin, colon, end = (text if text is not None else ":").partition(":")
     numbers = [each.strip() for each in (begin, end)]
     if not all((each.isascii() and each.isdecimal()) or not each for each in numbers) or not (colon or begin):
@@ -126,7 +126,7 @@ def _counted(audited: Audit, drawn: Sequence[Any], *, only_unseen: bool) -> Rows
 
 
 def _found(audited: Audit, ids: Sequence[int], paths: Sequence[str], first: int, stop: int) -> Rows:
-    """Yield a row for each id or path in each dataset that knows it, or one row if none does."""
+    """Yield a row for each id or path in each dataset that has the record, or a single row if no dataset has it."""
     known: set[int | str] = set()
     for source, dataset in enumerate(audited.datasets):
         of_paths = audited.ids_of_paths(paths, source=source) if paths else {}

@@ -49,7 +49,7 @@ def count_workers(workers: int | None) -> int:
 
 
 def require_range(name: str, value: Any, low: int, high: int | None = None) -> None:
-    """Raise UsageError if a value is not a number, or below ``low`` or above ``high``; None is allowed."""
+    """Raise UsageError if ``value`` is not a number, or is below ``low`` or above ``high``; None is allowed."""
     if value is None:
         return
     number = isinstance(value, Real) and not isinstance(value, bool)
