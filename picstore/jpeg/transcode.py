@@ -225,7 +225,7 @@ def _mcu_blocks(parts: tuple[tuple[int, int, int], ...], *, every: bool) -> tupl
 
 
 def _find_block_starts(scans: Sequence[_ScanRewriter]) -> None:
-    """Find where the blocks of all scans begin, and set ``damage`` of each scan."""
+    """Find where the blocks begin in each of the scans, and set ``damage`` of the scans."""
     rows = np.zeros((len(scans), block_starts.SCAN_COLUMNS), np.int64)
     for row, scan in zip(rows, scans, strict=True):
         scan.describe(row)

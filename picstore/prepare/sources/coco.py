@@ -37,8 +37,8 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     """List the images of an annotation file in file order, with label −1 and with their objects in the extra.
 
     docs/formats.md describes the objects' fields. Boxes are clipped to their image; objects whose clipped box has no
-    area are left out, and counted in a message. Listing needs about twice the annotation file's size in memory; the
-    returned inputs keep about that size once.
+    area are left out, and counted in a message. Listing needs memory of about twice the annotation file's size; the
+    returned inputs need about once that size.
     """
     # Raise an error if ``folder`` is not a folder.
     visible_entries(folder)
