@@ -70,6 +70,7 @@ KINDS = [
 
 
 STRIPS = [("plain.tif", "RGB", {}, 2, 3), ("rgb.png", "RGB", {"compress_level": 1}, 2, 3)]
+RESIZES = ["", pytest.param("longer:1000", marks=pytest.mark.nightly)]
 STARTING = 128 << 20  # of libvips, and of a strip's arrays
 
 
@@ -99,7 +100,7 @@ def measure(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("resize", ["", "longer:1000"], ids=["", "resize"])
+@pytest.mark.parametrize("resize", RESIZES, ids=["", "resize"])
 def test_images_of_every_kind_take_no_more_memory_a_pixel_than_stated(folder: Path, resize: str) -> None:
     measure(folder, 4096, resize, [kind[0] for kind in KINDS])
 
@@ -110,7 +111,7 @@ def test_a_hundred_megapixels_take_no_more_memory_a_pixel_than_stated(folder: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("resize", ["", "longer:1000"], ids=["", "resize"])
+@pytest.mark.parametrize("resize", RESIZES, ids=["", "resize"])
 def test_images_by_strips_take_no_more_memory_a_pixel_than_stated(folder: Path, resize: str) -> None:
     require(importlib.util.find_spec("pyvips"), "pyvips")
     measure(folder, 10_000, resize, ["plain.tif", "rgb.png"], STRIPS, "libvips")

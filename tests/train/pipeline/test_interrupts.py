@@ -155,8 +155,10 @@ ENDS = {
 @pytest.mark.parametrize(
     ("end", "isolate"),
     [
-        # One thread in an epoch is a part of three; each needs a new Python.
-        pytest.param(end, isolate, marks=pytest.mark.nightly if end == "a daemon thread in an epoch" else ())
+        # Daemon threads need a new Python, 2.5 s of a core.
+        pytest.param(
+            end, isolate, marks=pytest.mark.nightly if "a daemon" in end and (isolate or "epoch" in end) else ()
+        )
         for end, isolate in product(ENDS, [False, True])
     ],
 )
