@@ -1,0 +1,112 @@
+"""The pages of the documentation: their length, their place in the navigation, and that GitHub shows their code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+COPIED = re.compile(r"(<!-- begin copied (\S+) -->).*?(<!-- end copied \2 -->)", re.DOTALL)
+DOCSTRINGS = re.compile(r"^::: .*\n(?:\n? {4}.*\n)*", re.MULTILINE)  # that mkdocstrings shows
+FOLDER = ROOT / "docs"
+PAGES = {
+    path.relative_to(FOLDER).as_posix(): path for path in FOLDER.glob("**/*.md") if path.parent != FOLDER / "archive"
+}
+GENERATED = {"reference/commands.md", "examples/index.md"}  # by scripts/docs_hooks.py
+# Words of a page at most, without the code and tables that scripts/copied.py copies. Explanations and runs that a
+# reader can do without belong in docs/archive, which has no limit.
+NEW = 1000  # of a page that is not in LIMITS
+LIMITS = {
+    "audit.md": 650,
+    "benchmarks.md": 1900,
+    "cli.md": 3800,
+    "comparison.md": 1500,
+    "compatibility.md": 750,
+    "convert.md": 1300,
+    "decisions.md": 1400,
+    "demo/index.md": 350,
+    "design.md": 1850,
+    "diffs.md": 550,
+    "distributed.md": 1100,
+    "editing.md": 1300,
+    "environment.md": 950,
+    "format.md": 5400,
+    "formats.md": 2800,
+    "frameworks.md": 1400,
+    "gpu.md": 1000,
+    "imagenet.md": 350,
+    "index-in-place.md": 850,
+    "index.md": 400,
+    "large-images.md": 1000,
+    "loops.md": 900,
+    "map.md": 750,
+    "maps.md": 850,
+    "migrate.md": 900,
+    "mixing.md": 700,
+    "objects.md": 1300,
+    "order-batches.md": 800,
+    "order.md": 1600,
+    "performance.md": 900,
+    "reference/loader.md": 1100,
+    "reference/processes.md": 850,
+    "reference/python.md": 600,
+    "reference/transforms.md": 1500,
+    "reliability.md": 1000,
+    "remote-workers.md": 800,
+    "sampling.md": 1250,
+    "scale.md": 1100,
+    "security.md": 2450,
+    "shapes.md": 700,
+    "sources.md": 3000,
+    "targets.md": 800,
+    "training.md": 1300,
+    "transforms.md": 1200,
+    "tutorial.md": 700,
+    "view.md": 1400,
+    "views.md": 500,
+}
+TOTAL = 57_000
+
+
+class Nav(yaml.SafeLoader):  # type: ignore[misc]
+    """Reads mkdocs.yml, whose tags for Python name functions of its extensions."""
+
+
+Nav.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
+
+
+def words(path: Path) -> int:
+    return len(DOCSTRINGS.sub("", COPIED.sub(r"\1\3", path.read_text())).split())
+
+
+def pages_of(section: object) -> list[str]:
+    """Return the pages of a section of the navigation, in order."""
+    if isinstance(section, str):
+        return [section]
+    parts = section.values() if isinstance(section, dict) else section
+    return [page for part in parts for page in pages_of(part)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_has_at_most_its_words(page: str) -> None:
+    assert words(PAGES[page]) <= LIMITS.get(page, NEW), f"shorten {page}, or move a part of it to docs/archive"
+
+
+def test_no_page_that_is_gone_has_a_limit() -> None:
+    assert set(LIMITS) <= set(PAGES)
+
+
+def test_all_pages_together_have_at_most_their_words() -> None:
+    assert sum(words(path) for path in PAGES.values()) <= TOTAL
+
+
+def test_every_page_is_once_in_the_navigation() -> None:
+    listed = pages_of(yaml.load((ROOT / "mkdocs.yml").read_text(), Nav)["nav"])  # noqa: S506 - our own file, a safe loader
+    assert sorted(listed) == sorted({*PAGES, *GENERATED})
+
+
+def test_no_page_includes_code_that_github_does_not_show() -> None:
+    assert [name for name, path in PAGES.items() if "--8<--" in path.read_text()] == []
