@@ -91,6 +91,22 @@ def test_states_of_earlier_versions_go_on_with_their_next_batch(release: Path) -
         ]
 
 
+def test_an_audit_of_an_earlier_versions_state_lists_its_batches(release: Path) -> None:
+    """The batches are as that version wrote them; repeated augmentation has several images of a record in a batch."""
+    written, make = read_lines(release / "batches.jsonl"), loaders_of(release)
+    for line in read_lines(release / "states.jsonl"):
+        loader = make[line["loader"]](release / "data")
+        audited = picstore.audit(line["state"], loader)
+        samples = audited.samples()
+        samples = samples[samples["rank"] == getattr(loader.order, "shard", loader.order).rank]
+        mine = [each for each in written if each["loader"] == line["loader"] and each["epoch"] == 0]
+        mine += [each for each in written if each["loader"] == line["loader"] and each["epoch"] == 1][:2]
+        assert audited.steps == len(mine)
+        for step, batch in enumerate(mine):
+            ids = samples["id"][samples["step"] == step].tolist()
+            assert sorted(batch["ids"]) == sorted(ids * (len(batch["ids"]) // len(ids)))
+
+
 def test_a_checkpoint_of_an_earlier_version_gives_its_state(release: Path) -> None:
     checkpoint = torch.load(release / "checkpoint.pt", weights_only=True)
     loader = loaders_of(release)["plain"](release / "data")

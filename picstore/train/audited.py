@@ -75,10 +75,13 @@ class Audit:
         else:
             steps = epoch * order.length(epoch) + min(batch, order.length(epoch))
             of_size = f" of {order.shard.batch:,} samples" if isinstance(order, DatasetOrder) else ""
+        changed = "which rank drew a sample"
+        if isinstance(order, DatasetOrder) and not order.shard.drop_last:
+            changed += " and, if batches have less than two samples a rank, the last two batches of an epoch"
         remarks.append(
             f"assumed that all steps from the first on were taken, as global batches{of_size} on {ranks} "
             f"rank{'s' * (ranks > 1)}: a state does not tell of epochs that were ended early, or of earlier steps with "
-            "other batches or ranks; another number of ranks alone changes only which rank drew a sample"
+            f"other batches or ranks; another number of ranks alone changes only {changed}"
         )
         drawn = drawn_samples(order, [each.live for each in datasets])
         return cls(tuple(datasets), steps, epoch, batch, ranks, tuple(remarks), drawn, tuple(latest))

@@ -89,7 +89,7 @@ def _read(path: Path) -> Any:
         if path.stat().st_size > _MAX_JSON:
             raise UsageError(f"{path} has more than {_MAX_JSON:,} bytes; save the loader's state alone")
         return json.loads(text_of_file(path.read_bytes()))
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path} cannot be read as JSON or by torch.load: {error}") from error
 
 
@@ -102,7 +102,7 @@ def _read_torch(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         raise UsageError(f"{path}: {_UNREAD}") from error
-    except (RuntimeError, EOFError, KeyError, AttributeError, TypeError, IndexError) as error:
+    except (RuntimeError, EOFError, LookupError, AttributeError, TypeError, AssertionError) as error:
         raise UsageError(f"{path} is damaged, or no checkpoint of torch.save: {error}") from error
 
 

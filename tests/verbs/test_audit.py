@@ -201,7 +201,7 @@ def test_repeated_images_of_a_batch_are_one_sample(make_dataset: Make) -> None:
     assert len(picstore.audit(given, loader.dataset, batch_size=6, aug_repeats=3).samples()) == 2
 
 
-def test_records_are_told_apart_by_what_became_of_them(make_dataset: Make) -> None:
+def test_records_are_told_apart_by_what_became_of_them(make_dataset: Make, tmp_path: Path) -> None:
     root = make_dataset(30)
     before = picstore.Dataset(root).without([3]).save()
     loader = picstore.Loader(before, batch_size=9, **PLAIN)
@@ -211,8 +211,12 @@ def test_records_are_told_apart_by_what_became_of_them(make_dataset: Make) -> No
     seen = set(picstore.audit(state, root).samples()["id"].tolist())
     gone = sorted(seen)[:2]
     picstore.delete(root, gone)
+    (tmp_path / "more" / "class0").mkdir(parents=True)
+    (tmp_path / "more" / "class0" / "new.jpg").write_bytes(bytes(before[0].jpeg))
+    picstore.append(tmp_path / "more", root, workers=1)
     audited = picstore.audit(state, root)
     assert set(audited.samples()["id"].tolist()) == seen
+    assert audited.status([30]) == ["added since"]
     kept = max(seen)
     assert audited.status([kept, *gone, 3, 99, -1]) == [
         "present", "deleted since", "deleted since", "deleted before", "not in this dataset", "not in this dataset",
@@ -221,6 +225,24 @@ def test_records_are_told_apart_by_what_became_of_them(make_dataset: Make) -> No
     of_selection = picstore.audit(picstore.Loader(selected, batch_size=9, **PLAIN).state_dict(), selected)
     assert of_selection.status([19, 21, gone[0], 3]) == ["present", "not selected", "deleted since", "deleted before"]
     assert of_selection.unseen().tolist() == selected.ids.tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated", "ignore:This process .* is multi-threaded")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_audit_of_workers_counts_what_was_delivered(roots: list[Path], tmp_path: Path, workers: int) -> None:
+    """A StatefulDataLoader of torchdata keeps a state of each worker, in the epoch before or after its end."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    for steps in (3, 10, 13):
+        loader = picstore.Loader(roots[0], batch_size=4, **PLAIN)
+        batches = StatefulDataLoader(loader, batch_size=None, num_workers=workers)
+        taken = islice((batch.ids.tolist() for _ in range(9) for batch in batches), steps)
+        expected = [id_ for ids in taken for id_ in ids]
+        torch.save({"batches": batches.state_dict()}, tmp_path / "last.pt")
+        audited = picstore.audit(tmp_path / "last.pt", roots[0])
+        assert (audited.steps, audited.samples()["id"].tolist()) == (steps, expected)
+        assert len(audited.remarks) == 1
 
 
 def test_states_of_other_datasets_and_orders_are_refused_by_name(roots: list[Path]) -> None:
