@@ -263,6 +263,7 @@ class InfoResult(Result):
             1,000.
         counts_kept: True if the dataset stores the counts by class, False if this call counted the records.
         histograms: histograms of ``label``, ``width``, ``height`` and ``bytes``.
+        croissant: file of Croissant metadata that was written; None if none was asked for.
     """
 
     dataset: str
@@ -292,6 +293,7 @@ class InfoResult(Result):
     sampled_containers: int
     counts_kept: bool
     histograms: dict[str, dict[str, Any]]
+    croissant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ _ARGUMENTS = {
 _NAMES = {"kind": ["--source"], "maps": ["--map"], "color": ["--color", "--colour"]}
 # Placeholders for an option's value in the help text, each with the parameters that have it.
 _METAVARS = {
-    "FILE": "synsets annotations classes ids plot state csv",
+    "FILE": "croissant synsets annotations classes ids plot state csv",
     "DIR": "root other_root inputs cache",
     "SIZE": "resize file_size container_size shard_size cache_limit",
     "NAME": "image_field label_field split",

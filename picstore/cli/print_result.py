@@ -204,6 +204,8 @@ def _info(result: results.InfoResult) -> Iterator[str]:
         yield f"  converted   {_outcome(outcome)}"
     event = result.shuffle
     yield "  shuffled    " + (f"{event['method']}, seed {event['seed']}" if event else "no")
+    if result.croissant:
+        yield f"  croissant   {result.croissant}"
     yield from _order(result)
 
 

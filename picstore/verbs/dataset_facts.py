@@ -98,7 +98,7 @@ def _count_labels(dataset: Dataset, indexes: Sequence[Table], display: Display) 
     return dataset.count_records()
 
 
-def _reading(dataset: Dataset) -> dict[str, int]:
+def _reading(dataset: Dataset) -> dict[str, Any]:
     """Return how many bytes an epoch reads, and an estimate of how many bytes it would read from a shuffled copy."""
     size, counts = dataset.rows["size"].astype(int), dataset.live.counts
     copied = size * counts / dataset.rows["records"].clip(1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from picstore.display.progress import open_display
@@ -24,6 +26,7 @@ def info(
     split_seed: int = 0,
     split_by: str | None = None,
     root: Where | None = None,
+    croissant: str | os.PathLike[str] | None = None,
     progress: ProgressOption = False,
 ) -> InfoResult:
     """Print what DATASET holds, how it was made, and how well it is shuffled.
@@ -33,11 +36,14 @@ def info(
     Args:
         dataset: path or URL, or an open dataset.
         where, split, part, split_seed, split_by: as :func:`picstore.shuffle` has them.
+        croissant: file to write Croissant 1.1 metadata of the dataset to, such as DATASET/croissant.json; all files are
+            read for their SHA-256. Fields of an existing file that picstore does not know, such as its license, stay.
         root: folder or URL of an index's images, which you trust; None for the folder in the index, if you made it.
         progress: as :func:`picstore.convert` has it.
 
     Raises:
-        UsageError: the selection is impossible, or an index from elsewhere needs ``root``.
+        UsageError: the selection is impossible, or an index from elsewhere needs ``root``; with ``croissant``, the
+            dataset is a selection, or the file exists and is not JSON-LD.
         NotADataset, Unfinished, UnsupportedVersion, Damage: the dataset cannot be read.
     """
     from picstore.verbs.dataset_facts import describe
@@ -46,4 +52,9 @@ def info(
         opened = open_selection(
             dataset, where=where, split=split, part=part, split_seed=split_seed, split_by=split_by, root=root
         )
-        return describe(opened, display)
+        found = describe(opened, display)
+        if croissant is None:
+            return found
+        from picstore.prepare.exports.croissant import write_dataset_croissant
+
+        return replace(found, croissant=write_dataset_croissant(opened, os.fspath(croissant), display))

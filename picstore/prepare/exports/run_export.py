@@ -20,6 +20,7 @@ from picstore.arrays import I64
 from picstore.display.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.errors import Damage, NotADataset, UsageError
 from picstore.prepare.engine import worker_processes
+from picstore.prepare.exports.croissant import write_export_croissant
 from picstore.prepare.exports.export_format import (
     MAX_SHARD_SIZE,
     ExportFormat,
@@ -37,7 +38,7 @@ from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
 from picstore.storage.format.record import Record, extra_to_json
 from picstore.storage.location.atomic_file import make_folder, sync, sync_folder
-from picstore.storage.location.resolve import map_concurrently
+from picstore.storage.location.resolve import locate, map_concurrently
 
 _UNFINISHED = ".unfinished"  # begins with a dot, because no class folder does
 _TASKS_A_WORKER = 4  # number of tasks per worker to read indexes
@@ -106,6 +107,7 @@ def export(
         opened = _open_format(format, unfinished.absolute(), dataset, shard_size)
         done = _write_records(dataset, opened, worker_processes.as_engine(workers), progress)
         remove_partial_files(unfinished)
+        write_export_croissant(dataset, locate(str(unfinished)), format)
         _sync_tree(unfinished)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
