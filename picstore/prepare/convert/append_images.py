@@ -182,6 +182,9 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
             f"the source has attachments {min(unknown)!r}, the dataset {list(manifest.attachments)}; "
             "append a source without further attachments"
         )
+    stored = manifest.provenance.get("maps", {})
+    if others := [name for name, entry in listing.maps.items() if stored.get(name) != entry]:
+        raise UsageError(f"map {others[0]} is not as the dataset states it: {stored.get(others[0])}")
     old, new = manifest.classes, listing.classes
     if not new:
         largest = max((source.label for source in listing.inputs), default=-1)

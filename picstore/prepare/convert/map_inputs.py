@@ -34,6 +34,8 @@ def with_maps(listing: Listing, requests: Sequence[MapRequest]) -> Listing:
     if not requests:
         return listing
     rules = [each for each in requests if each.files]
+    if rules and listing.partition is not None:
+        raise UsageError(f"map {rules[0].name}: the inputs of an index are fixed; convert the images themselves")
     paths = {one.path for one in listing.inputs if _is_file(one)} if rules else set()
     found = {one.path: _files_beside(one, rules, paths) for one in listing.inputs if _is_file(one)} if rules else {}
     taken = {path for files in found.values() for path in files.values()}

@@ -15,7 +15,7 @@ from picstore.prepare.engine.library_errors import foreign_errors
 from picstore.prepare.image.exif_orientation import CoordinateMap, read_orientation
 from picstore.prepare.image.size_limits import check_size, open_by_pillow
 from picstore.prepare.image.tiff import STARTS, read_samples
-from picstore.storage.format.maps import MapSpec, cast_map, encode_map, read_form
+from picstore.storage.format.maps import MAGIC, MapSpec, cast_map, decode_map, encode_map, read_form
 
 _PNG, _NPY, _EXR = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY", b"\x76\x2f\x31\x01"
 _WITH_ALPHA = ("PNG", "WEBP", "TIFF", "GIF", "BMP", "ICO")  # Formats of images whose alpha ``read_alpha`` reads.
@@ -102,6 +102,8 @@ def read_values(data: bytes) -> Array:
             return as_values(read_samples(data, max_pixels=_MAX_PIXELS))
         if data.startswith(_NPY):
             return as_values(_read_npy(data))
+        if data.startswith(MAGIC):  # an exported map
+            return decode_map(data)
     if data.startswith(_EXR):
         raise ImageError("is an OpenEXR file, which is not read: write .npy, or TIFF of 32-bit floats")
     raise ImageError("is not a PNG, TIFF or .npy file, which maps are read from")

@@ -38,7 +38,7 @@ _FIELDS: dict[str, Callable[[str], Any]] = {
     "invalid": float,
 }
 
-_MAGIC = b"PICM"
+MAGIC = b"PICM"
 # Fields: magic number, version, dtype code, channels, width, height, number of rows in a block.
 _HEADER = struct.Struct("<4sBBBxHHI")
 # Approximate number of bytes of a block of rows, so small that a crop decodes few rows that it does not need.
@@ -230,7 +230,7 @@ def encode_map(values: Array) -> bytes:
         return out.getvalue()
     rows = max(1, min(height, _BLOCK_BYTES // (width * channels * values.itemsize)))
     frames = [compress(_to_planes(values[top : top + rows]), level=3) for top in range(0, height, rows)]
-    header = _HEADER.pack(_MAGIC, 1, DTYPES.index(values.dtype.name), channels, width, height, rows)
+    header = _HEADER.pack(MAGIC, 1, DTYPES.index(values.dtype.name), channels, width, height, rows)
     return b"".join([header, np.array(list(map(len, frames)), "<u4").tobytes(), *frames])
 
 
@@ -280,14 +280,14 @@ def decode_map(blob: bytes | memoryview, *, rows: tuple[int, int] | None = None)
     top, bottom = (0, height) if rows is None else (max(rows[0], 0), min(rows[1], height))
     if top >= bottom:
         return np.empty((0, width, channels), dtype)
-    if blob[:4] == _MAGIC:
+    if blob[:4] == MAGIC:
         return _decode_blocks(memoryview(blob), (top, bottom))
     return _decode_png(bytes(blob), (top, bottom)).reshape(bottom - top, width, channels)
 
 
 def read_form(blob: bytes | memoryview) -> tuple[str, int, int, int]:
     """Return dtype, channels, width and height of a stored map; raise ImageError if the bytes are not a map."""
-    if blob[:4] == _MAGIC and len(blob) >= _HEADER.size:
+    if blob[:4] == MAGIC and len(blob) >= _HEADER.size:
         _, version, code, channels, width, height, rows = _HEADER.unpack_from(blob)
         if version == 1 and code < len(DTYPES) and 1 <= channels <= MAX_CHANNELS and width and 0 < rows <= height:
             return DTYPES[code], channels, width, height

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import struct
@@ -237,6 +238,8 @@ def test_appended_maps_must_be_as_the_dataset_states_them(tmp_path: Path) -> Non
         picstore.convert(tmp_path / "two", tmp_path / "out", maps=["depth=*.npy,scale=2"], append=True, workers=1)
     with pytest.raises(UsageError, match="no such map"):
         picstore.convert(tmp_path / "two", tmp_path / "out", maps=["heat=*.npy"], append=True, workers=1)
+    with pytest.raises(UsageError, match="map:alpha"):
+        picstore.convert(tmp_path / "two", tmp_path / "out", keep_alpha="map:alpha", append=True, workers=1)
     picstore.convert(tmp_path / "two", tmp_path / "out", maps=["depth=*.npy"], append=True, workers=1)
     assert sorted(stored(tmp_path / "out")) == ["one", "two"]
 
@@ -346,6 +349,16 @@ def test_alpha_is_kept_as_a_map_of_images_that_have_it(tmp_path: Path) -> None:
     assert (found["5"] == np.rot90(alpha_of(5), -1)).all()
 
 
+def test_appended_alpha_must_have_the_bits_of_the_dataset(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.png").write_bytes(transparent(0))
+    convert = functools.partial(picstore.convert, tmp_path / "source", tmp_path / "out", workers=1)
+    convert(keep_alpha="map:alpha")
+    with pytest.raises(UsageError, match="map alpha is not as the dataset states it"):
+        convert(keep_alpha="map:alpha,dtype=uint16", append=True)
+    assert convert(keep_alpha="map:alpha", append=True).images == 2
+
+
 def test_alpha_of_16_bits_is_kept_whole_or_refused(tmp_path: Path) -> None:
     values = np.random.default_rng(0).integers(0, 65536, (HEIGHT, WIDTH, 4), np.uint16)
     (tmp_path / "source").mkdir()
@@ -399,3 +412,21 @@ def test_the_ledger_says_where_bits_were_reduced_to_8(tmp_path: Path) -> None:
         "TIFF; 32 bits reduced to 8",
         "TIFF",
     ]
+
+
+@pytest.mark.parametrize(
+    ("format", "names"), [("mds", ["depth", "normal"]), ("webdataset", ["map_depth", "map_normal"])]
+)
+def test_exported_maps_read_back(tmp_path: Path, format: str, names: list[str]) -> None:
+    """Both stored forms, under the names that the format gives them."""
+    values = {
+        "map:depth": depth_of(0)[:, :, None],
+        "map:normal": np.random.default_rng(1).random((HEIGHT, WIDTH, 3)).astype(np.float32),
+    }
+    with picstore.Writer(tmp_path / "first", maps=["depth", "normal"]) as writer:
+        writer.add(jpeg(0), attachments=values)
+    picstore.export(tmp_path / "first", tmp_path / "exported", format=format)
+    picstore.convert(tmp_path / "exported", tmp_path / "second", maps=names, workers=1)
+    record = picstore.Dataset(tmp_path / "second")[0]
+    for expected, name in zip(values.values(), names, strict=True):
+        assert decode_map(record.attachments[f"map:{name}"]).tobytes() == expected.tobytes()
