@@ -24,6 +24,7 @@ _UNIT = float(1 << 32)  # one pixel in units of a position
 _BITS, _ONE = POSITION_BITS, 1 << POSITION_BITS  # number of fractional bits of a weight, and the weight 1.0
 # Bits and number of steps of a pixel to which the positions of a map are rounded.
 _STEP_BITS, _STEPS = 20, 1 << 20
+_NOWHERE = np.uint64((1 << 64) - 1)  # stands for the row or column of a pixel outside of a map
 _TO_BITS, _HALF_STEP = np.int64(32 - POSITION_BITS), np.int64(1 << (31 - POSITION_BITS))
 
 
@@ -286,7 +287,7 @@ def warp_nearest(mask, matrix, clip, edges, fill, target):
     "(Tuple((float32[:, :, ::1], int64[::1])), float64[:, ::1], int64[::1], float64[:, ::1], UniTuple(float64, 2), "
     "boolean, Tuple((float64[:, :, ::1], boolean[:, ::1])))"
 )
-def warp_map(some, matrix, bounds, edges, numbers, linear, out):
+def warp_map(some, matrix, bounds, edges, numbers, linear, out):  # noqa: C901 - functions of a pixel take twice the time
     """Interpolate a map, which moves as a mask does: the output shows what lies under the centers of its pixels.
 
     Linear interpolation takes positions in steps of 2**-20 pixels. It never mixes in a value that is missing: where one
@@ -306,54 +307,64 @@ def warp_map(some, matrix, bounds, edges, numbers, linear, out):
     fill, invalid = numbers
     target, valid = out
     channels, height, width = target.shape
-    low_x, low_y, high_x, high_y = bounds[0], bounds[1], bounds[2], bounds[3]
-    # Numbers are read once, because the compiler cannot know that no write to the outputs changes them.
-    (xx, xy, x0), (yx, yy, y0) = (matrix[0, 0], matrix[0, 1], matrix[0, 2]), (matrix[1, 0], matrix[1, 1], matrix[1, 2])
-    origin_x, origin_y = origin[0], origin[1]
+    # Rows and columns of an upright map depend on y and x alone, and are computed once.
+    slanted = matrix[0, 1] != 0 or matrix[1, 0] != 0
+    # Indices are unsigned, because numba takes signed ones for numbers from the end, which costs a third of the time.
+    columns, rows = np.empty((width, 3), np.uint64), np.empty((width, 3), np.uint64)
+    right_weights, lower_weights = np.empty(width), np.empty(width)
     for y in range(height):
         first, last = visible_run(edges, y, width, -TIE)
+        if slanted or y == 0:
+            for x in range(width):
+                at = matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2]
+                right_weights[x] = _place(at, bounds[0], bounds[2], origin[0], columns[x])
+        for x in range(width if slanted else 1):
+            at = matrix[1, 0] * (x + 0.5) + matrix[1, 1] * (y + 0.5) + matrix[1, 2]
+            lower_weights[x] = _place(at, bounds[1], bounds[3], origin[1], rows[x])
         for x in range(width):
-            valid[y, x] = False
-            at_x = xx * (x + 0.5) + xy * (y + 0.5) + x0
-            at_y = yx * (x + 0.5) + yy * (y + 0.5) + y0
-            # Compared as floats, because a position may exceed the range of integers.
-            inside = low_x <= at_x + TIE < high_x and low_y <= at_y + TIE < high_y
-            if not (first <= x < last and inside):
+            k = x if slanted else 0
+            near_x, near_y = columns[x, 0], rows[k, 0]
+            if not (first <= x < last and near_x != _NOWHERE and near_y != _NOWHERE):
+                valid[y, x] = False
                 for c in range(channels):
                     target[c, y, x] = fill
                 continue
-            near_x, near_y = math.floor(at_x + TIE) - origin_x, math.floor(at_y + TIE) - origin_y
             if linear:
-                steps_x, steps_y = math.floor((at_x - 0.5) * _STEPS + 0.5), math.floor((at_y - 0.5) * _STEPS + 0.5)
-                left, top = steps_x >> _STEP_BITS, steps_y >> _STEP_BITS
-                fx, fy = (steps_x & (_STEPS - 1)) / _STEPS, (steps_y & (_STEPS - 1)) / _STEPS
-                # A neighbor without weight is not looked at.
-                right, bottom = left + (1 if fx > 0 else 0), top + (1 if fy > 0 else 0)
-                left, right = max(left, low_x) - origin_x, min(right, high_x - 1) - origin_x
-                top, bottom = max(top, low_y) - origin_y, min(bottom, high_y - 1) - origin_y
-                if (
-                    _has_value(source, left, top, invalid)
-                    and _has_value(source, right, top, invalid)
-                    and _has_value(source, left, bottom, invalid)
-                    and _has_value(source, right, bottom, invalid)
-                ):
-                    valid[y, x] = True
-                    for c in range(channels):
-                        upper = source[top, left, c] * (1.0 - fx) + source[top, right, c] * fx
-                        lower = source[bottom, left, c] * (1.0 - fx) + source[bottom, right, c] * fx
-                        target[c, y, x] = upper * (1.0 - fy) + lower * fy
+                left, right, top, bottom = columns[x, 1], columns[x, 2], rows[k, 1], rows[k, 2]
+                fx, fy = right_weights[x], lower_weights[k]
+                whole = True
+                for c in range(channels):
+                    a, b = source[top, left, c], source[top, right, c]
+                    e, f = source[bottom, left, c], source[bottom, right, c]
+                    # The difference of NaN or infinity from itself is NaN.
+                    finite = (a - a) + (b - b) + (e - e) + (f - f) == 0
+                    whole &= finite & (a != invalid) & (b != invalid) & (e != invalid) & (f != invalid)
+                    target[c, y, x] = (a * (1.0 - fx) + b * fx) * (1.0 - fy) + (e * (1.0 - fx) + f * fx) * fy
+                valid[y, x] = whole
+                if whole:
                     continue
-            valid[y, x] = _has_value(source, near_x, near_y, invalid)
+            found = True
             for c in range(channels):
-                target[c, y, x] = source[near_y, near_x, c]
+                value = source[near_y, near_x, c]
+                found &= (value - value == 0) & (value != invalid)
+                target[c, y, x] = value
+            valid[y, x] = found
 
 
 @inlined
-def _has_value(source, x, y, invalid):
-    """Return whether no channel of a pixel is ``invalid``, NaN or infinite."""
-    found = True
-    for c in range(source.shape[2]):
-        value = source[y, x, c]
-        # The difference of NaN or infinity from itself is NaN.
-        found &= value - value == 0 and value != invalid
-    return found
+def _place(at, low, high, origin, found):
+    """Find the pixels of a line at a position, and return the weight of the second of the two to interpolate between.
+
+    Written to ``found``: the nearest pixel, or ``_NOWHERE`` outside of ``low`` to ``high`` - 1; then the two pixels.
+    """
+    found[0] = _NOWHERE
+    # Compared as floats, because a position may exceed the range of integers.
+    if not low <= at + TIE < high:
+        return 0.0
+    steps = math.floor((at - 0.5) * _STEPS + 0.5)
+    before, weight = steps >> _STEP_BITS, (steps & (_STEPS - 1)) / _STEPS
+    found[0] = _u64(math.floor(at + TIE) - origin)
+    found[1] = _u64(max(before, low) - origin)
+    # A neighbor without weight is not looked at.
+    found[2] = _u64(min(before + (1 if weight > 0 else 0), high - 1) - origin)
+    return weight
