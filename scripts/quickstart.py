@@ -24,10 +24,13 @@ PHOTOGRAPHS = {
     "textures": ("brick.png", "grass.png", "gravel.png"),
 }
 NEXT = """
-Next:
+All of this was done by commands that you can run on pictures of your own, one sub-folder for each class:
+
   source .venv/bin/activate               # has the command picstore
+  picstore convert PICTURES train         # then shuffle train, as above
   picstore view {shuffled}      # the images, what transforms make of them, the batches of a training
-  less docs/tutorial.md                   # from your pictures to a training that resumes
+
+Read docs/tutorial.md next: from your pictures to a training that resumes.
 """
 FORMATS = {"jpg": "JPEG", "png": "PNG", "webp": "WEBP", "tif": "TIFF", "bmp": "BMP", "gif": "GIF"}
 
@@ -97,11 +100,21 @@ def main() -> None:
     whole = images // batch_size * batch_size
     print(f"\nfor images, labels in picstore.Loader({str(shuffled)!r}, batch_size={batch_size}, ...):")
     batch = None
+    begun = start = time.perf_counter()
     for epoch in range(3):
-        start, count = time.perf_counter(), 0
+        count, timed = 0, 0
         for batch in loader:
             count += len(batch.labels)
-        print(f"  epoch {epoch}: {count} images, {count / (time.perf_counter() - start):,.0f} images/s")
+            if epoch == 0 and count == len(batch.labels):  # The rate is without the start of the loader's process.
+                start = time.perf_counter()
+                print(
+                    f"  the first batch took {start - begun:.1f} s, of which most is the start of the loader's process"
+                )
+            else:
+                timed += len(batch.labels)
+        now = time.perf_counter()
+        print(f"  epoch {epoch}: {count} images" + (f", {timed / (now - start):,.0f} images/s" if timed else ""))
+        start = now
     if whole < images:
         rest = f"{images - whole} of {images} images fill no batch of {batch_size} and are left out of an epoch"
         print(f"  {rest}, others in each; drop_last=False gives them too")

@@ -15,7 +15,8 @@ find_python() {
 
 # Install picstore in .venv, editable, with extras ("dev"), and other packages, if they are given: once for each pyproject.toml and constraints.txt, at its
 # versions: with the newest, one script replaced the PyTorch of another that was running. uv compares what it installs
-# with the hashes of constraints.txt, which pip cannot do beside a folder that has none; pip compares uv.
+# with the hashes of constraints.txt, which pip cannot do beside a folder that has none; pip compares uv. The hashes are
+# not those of the wheels that UV_TORCH_BACKEND, a variable of uv, chooses.
 install_picstore() {
   local extra=$1 stamp
   stamp=".venv/installed-$(IFS=-; echo "$*")"
@@ -25,7 +26,7 @@ install_picstore() {
     sed -n '/^uv==/,/[^\\]$/p' constraints.txt >.venv/uv.txt
     python -m pip install --quiet --require-hashes --requirement .venv/uv.txt
     uv pip install --quiet --python .venv/bin/python --constraint constraints.txt --build-constraint constraints.txt \
-      --editable ".[$extra]" "$@"
+      ${UV_TORCH_BACKEND:+--no-verify-hashes} --editable ".[$extra]" "$@"
     cat pyproject.toml constraints.txt >"$stamp"
   fi
 }

@@ -6,6 +6,8 @@ processes import this module, so the library rich is imported only to draw a bar
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import threading
 import time
 from collections.abc import Callable
@@ -76,11 +78,24 @@ def open_display(verb: str, progress: ProgressOption, *, as_json: bool = False) 
 
 
 def has_bar() -> bool:
-    """Return whether a progress bar can be drawn, because stderr is a terminal or Python runs in a notebook."""
+    """Return whether a progress bar can be drawn: stderr is a terminal, or Python runs in a notebook with ipywidgets.
+
+    In a notebook without ipywidgets, progress is shown by lines, and a line says once what draws a bar.
+    """
     from rich.console import Console
 
     console = Console(stderr=True)
-    return console.is_interactive or console.is_jupyter
+    if not console.is_jupyter:
+        return console.is_interactive
+    if importlib.util.find_spec("ipywidgets") is not None:
+        return True
+    _advise()
+    return False
+
+
+@functools.cache
+def _advise() -> None:
+    say("picstore: pip install ipywidgets draws a bar of progress here, in place of lines")
 
 
 class Silence:

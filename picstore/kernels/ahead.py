@@ -61,9 +61,28 @@ def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Co
         with _locked(folder):
             missing = [each for each in missing if not is_cached(each)]
             if missing:
-                with _announced(len(missing), "once on this machine" if folder else _NOWHERE) as advance:
+                with _noted(), _announced(len(missing), "once on this machine" if folder else _NOWHERE) as advance:
                     _compile(missing, (processes or count_cores()) if folder else 1, advance)
     return Compiled(len(missing), len(wanted) - len(missing), time.monotonic() - started)
+
+
+# Number of calls of ``compile_ahead`` that are compiling in this process.
+_calls = 0
+
+
+def is_compiling() -> bool:
+    """Return whether a thread of this process is compiling kernels, which takes some seconds, once on a machine."""
+    return _calls > 0
+
+
+@contextlib.contextmanager
+def _noted() -> Iterator[None]:
+    global _calls
+    _calls += 1
+    try:
+        yield
+    finally:
+        _calls -= 1
 
 
 @contextlib.contextmanager
@@ -106,8 +125,11 @@ def _announced(number: int, how_often: str) -> Iterator[Advance]:
     """Announce the compilation, by a bar on a terminal or else by a line; yield a function that advances the bar."""
     text = f"compiling {counted(number, 'kernel')}, {how_often}"
     if sys.stderr is None or not sys.stderr.isatty():
+        started = time.monotonic()
         print(f"picstore: {text}", file=sys.stderr, flush=True)
         yield lambda: None
+        took = time.monotonic() - started
+        print(f"picstore: compiled {counted(number, 'kernel')} in {took:.0f} s", file=sys.stderr, flush=True)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

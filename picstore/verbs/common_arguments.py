@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 from picstore.errors import UsageError, counted
 
 if TYPE_CHECKING:
+    from picstore.prepare.convert.row_division import Shard
     from picstore.prepare.engine.worker_processes import Engine
     from picstore.prepare.image.encode_settings import EncodeSettings
     from picstore.storage.dataset import Dataset
@@ -81,7 +82,23 @@ def start_fork_server(settings: EncodeSettings) -> None:
     """Start the server process that loads the kernels that these settings need, and that forks the worker processes."""
     from picstore.prepare.convert.kernel_warmup import start_fork_server
 
-    start_fork_server(settings)
+    start_fork_server(settings, "picstore.verbs.warm:compile_on_first_use")
+
+
+def refuse_destination(out: Where, source: Where, *, resume: bool, shard: Shard | None = None) -> None:
+    """Raise the error of a destination that cannot take a new dataset, before kernels are compiled or inputs listed.
+
+    Errors are those of :func:`picstore.prepare.convert.resumable_job.begin_job`, which looks again when the job begins.
+    """
+    from picstore.prepare.convert.resumable_job import begin_job
+    from picstore.storage.location.overlap_check import require_apart
+    from picstore.storage.location.resolve import MANIFEST, locate_writable
+    from picstore.storage.references import indexed_folder
+
+    require_apart(out, (source, *indexed_folder(source)))
+    root = locate_writable(out)
+    if not (resume and (root / MANIFEST).is_file()):
+        begin_job(root, {}, resume=resume, shard=shard)
 
 
 def open_dataset(dataset: Where | Dataset, root: Where | None) -> Dataset:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from picstore.display.progress import open_display
 from picstore.errors import UsageError
-from picstore.verbs.common_arguments import EngineName, encode_settings, open_engine, require_range, start_fork_server
+from picstore.verbs.common_arguments import (
+    EngineName,
+    encode_settings,
+    open_engine,
+    refuse_destination,
+    require_range,
+    start_fork_server,
+)
 
 if TYPE_CHECKING:
     from picstore.display.progress import ProgressOption
@@ -138,14 +145,17 @@ def convert(
 
         settings = encode_settings(given, stored.get("encode"))
         requests = parse_requests(maps)
+        from picstore.prepare.convert.row_division import Shard
+
+        one_shard = None if shard is None else Shard.parse(shard)
+        if not append and not retry_failed:
+            refuse_destination(out, source, resume=resume, shard=one_shard)
         start_fork_server(settings)  # The server process imports modules in parallel with this process.
         from picstore.prepare.convert import append_images, conversion_job, retry
         from picstore.prepare.convert.map_inputs import require_stored_maps, with_alpha
-        from picstore.prepare.convert.row_division import Shard
         from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit, require_apart_from_source
 
         parse_limit(max_errors)  # Reject an invalid limit now rather than after hours of work.
-        one_shard = None if shard is None else Shard.parse(shard)
         shape = dataset_shape(given, stored.get("shape"))
         conversion = Conversion(display, started)
         with open_engine(engine, workers) as processes:

@@ -6,7 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 from picstore.display.progress import open_display
-from picstore.verbs.common_arguments import encode_settings, open_engine, require_range, start_fork_server
+from picstore.verbs.common_arguments import (
+    encode_settings,
+    open_engine,
+    refuse_destination,
+    require_range,
+    start_fork_server,
+)
 
 if TYPE_CHECKING:
     from picstore.display.progress import ProgressOption
@@ -66,6 +72,7 @@ def index(
     settings = encode_settings(given)
     with open_display("index", progress) as display:
         display.begin_stage("starting")
+        refuse_destination(out, source, resume=resume)
         start_fork_server(settings)  # The server process imports modules in parallel with this process.
         from picstore.prepare.convert import input_records as references
         from picstore.prepare.convert.conversion_job import ConvertOptions, convert

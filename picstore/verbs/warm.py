@@ -19,7 +19,8 @@ def warm(recipe: str | None = None, *, processes: int | None = None) -> WarmResu
 
     Args:
         recipe: compile what training by a recipe needs: a TOML file with a list `transform`, such as the configuration
-            of a mux, or a name in picstore.recipes. None for what convert, cropping and flipping need.
+            of a mux, or a name in picstore.recipes. None for what convert, crops, flips, color
+            changes and normalization need.
         processes: number of processes that compile; None for the number of cores.
 
     Raises:
@@ -51,14 +52,31 @@ def _kernels_of_convert() -> list[Any]:
     return encoder_kernels() + pixel_kernels()
 
 
+def compile_on_first_use() -> None:
+    """Compile what converting and training need, if this machine has not compiled all that any conversion needs.
+
+    The fork server of a conversion calls this first, so that one run compiles in parallel what the Loader will need.
+    """
+    import importlib.util
+
+    from picstore.kernels.ahead import compile_ahead
+    from picstore.kernels.jit import is_cached
+    from picstore.prepare.convert.kernel_warmup import encoder_kernels
+    from picstore.train.cpu.needed_kernels import standard_kernels
+
+    if not all(map(is_cached, encoder_kernels())) and importlib.util.find_spec("torch") is not None:
+        compile_ahead(_kernels_of_convert() + standard_kernels())
+
+
 def _kernels_of_training(recipe: str | None) -> list[Any]:
+    from picstore.train.cpu.needed_kernels import needed_kernels, standard_kernels
+
+    if recipe is None:
+        return standard_kernels()
     from picstore.recipes import find_recipe
     from picstore.train.core import make_output
-    from picstore.train.cpu.needed_kernels import needed_kernels
-    from picstore.train.transforms.crops import RandomHorizontalFlip, RandomResizedCrop
     from picstore.train.transforms.transform_plan import plan_transforms
 
-    standard: list[Any] = [RandomResizedCrop(224), RandomHorizontalFlip()]
-    lists, given = ([standard], {}) if recipe is None else find_recipe(recipe)
+    lists, given = find_recipe(recipe)
     plans = [plan_transforms(each, targets=tuple(given.get("targets", ())))[0] for each in lists]
     return needed_kernels(plans, make_output(plans, given.get("dtype"), given.get("memory_format")))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import ImageError, UsageError
+from picstore.kernels.ahead import is_compiling
 from picstore.storage.annotations import Objects, parse_extra, read_objects
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.layout import MCU_SIZES, SAMPLINGS
@@ -173,6 +174,7 @@ def answer_attachment(session: Session, query: Query) -> Picture:
 
 JSON_ANSWERS: Mapping[str, Callable[[Session, Query], Any]] = {
     "/api/dataset": answer_dataset,
+    "/api/kernels": lambda _session, _query: {"compiling": is_compiling()},
     "/api/image": answer_image,
     "/api/cut": lambda session, query: images.measure_cut(session.dataset[session.position(query)], query.box()),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import threading
 from collections.abc import Iterator
@@ -72,6 +73,24 @@ class _Budget:
 _decoding = _Budget(_MAX_PIXELS)
 
 
+_loading = threading.Lock()
+
+
+def load_kernels() -> None:
+    """Compile or load what pictures and recipes need, once; requests that come meanwhile wait."""
+    with _loading:
+        _load_kernels()
+
+
+@functools.cache
+def _load_kernels() -> None:
+    from picstore.jpeg.cut import cut_all
+    from picstore.kernels.ahead import compile_ahead
+    from picstore.train.cpu.needed_kernels import standard_kernels
+
+    compile_ahead([*standard_kernels(), cut_all])
+
+
 def thumbnail(record: Record, name: str, size: int) -> Picture:
     """Return a reduced picture of an image, with at least ``size`` pixels on the longer side if the image has them.
 
@@ -86,6 +105,7 @@ def thumbnail(record: Record, name: str, size: int) -> Picture:
         return _encode(_decode_foreign(record, name, Size("longer", size, size)))
     if longer <= _SEND_AS_STORED_UP_TO * size:
         return Picture(JPEG, bytes(record.jpeg))
+    load_kernels()
     factor = int(decode_factors(min(longer / size, record.width, record.height), 1.0))
     with _decoding.take(record.width * record.height // factor**2):
         return _encode(decode_rgb(record.jpeg, width=record.width, height=record.height, factor=factor))
@@ -106,6 +126,7 @@ def crop(record: Record, name: str, box: Box) -> Picture:
     left, top, width, height = _checked_box(record, box)
     if record.info.foreign:
         return _encode(_decode_foreign(record, name)[top : top + height, left : left + width], PNG)
+    load_kernels()
     scale = min(1.0, (_MAX_CROP / max(1, width * height)) ** 0.5)
     size = None if scale == 1 else (max(1, int(height * scale)), max(1, int(width * scale)))
     with _decoding.take(width * height):
@@ -119,6 +140,7 @@ def measure_cut(record: Record, box: Box) -> dict[str, Any]:
         Sizes in bytes of the cut JPEG (``bytes``) and of the whole JPEG (``of``); numbers of restart tiles in both
         (``tiles``, ``of_tiles``); and ``rect``, the left, top, width and height of the cut in pixels of the image.
     """
+    load_kernels()
     stream, (x, y) = picstore.cut(record.jpeg, _checked_box(record, box))
     header = parse_header(stream)
     columns, rows = header.mcus

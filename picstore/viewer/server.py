@@ -27,7 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from picstore.errors import ImageError, MissingDependency, PicstoreError, UsageError
 from picstore.viewer import comparison, details, grid, health, ledger_summary, training_routes
-from picstore.viewer.images import Picture
+from picstore.viewer.images import Picture, load_kernels
 from picstore.viewer.queries import Query
 from picstore.viewer.records import Records
 from picstore.viewer.security import Connections, Guard, new_token
@@ -134,6 +134,7 @@ class Page:
     def start(self) -> None:
         """Begin to answer requests, in a thread."""
         threading.Thread(target=_read_ahead, args=(self._session.records,), daemon=True).start()
+        threading.Thread(target=load_kernels, daemon=True).start()
         self._thread.start()
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from picstore.errors import UsageError
-from picstore.viewer.images import Picture, encode_pixels
+from picstore.viewer.images import Picture, encode_pixels, load_kernels
 from picstore.viewer.queries import Query
 from picstore.viewer.session import Session
 
@@ -79,6 +79,7 @@ def _draw_recipe(session: Session, query: Query) -> Drawn:
     count = query.integer("count", 16, least=1, most=MAX_DRAWS)
 
     def make() -> Drawn:
+        load_kernels()
         epochs = range(first, first + count)
         return draw_epochs(session.dataset, _find_recipe(session, name), position, seed=seed, epochs=epochs)
 
@@ -101,7 +102,12 @@ def _draw_batch(session: Session, query: Query) -> Drawn:
     run = Run.from_query(query)
     _find_recipe(session, run.recipe)
     epoch, step, first = query.integer("epoch", 0), query.integer("step", 0), query.integer("first", 0)
-    return session.kept.get((run, epoch, step, first), lambda: _replay(session).draw(run, epoch, step, first=first))
+
+    def make() -> Drawn:
+        load_kernels()
+        return _replay(session).draw(run, epoch, step, first=first)
+
+    return session.kept.get((run, epoch, step, first), make)
 
 
 def _told(drawn: Drawn) -> dict[str, Any]:

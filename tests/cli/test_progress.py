@@ -15,7 +15,7 @@ from commands import picstore_command, said
 from samples import jpeg
 
 from picstore.display import progress
-from picstore.display.progress import Lines
+from picstore.display.progress import Bar, Lines
 
 Make = Callable[..., Path]
 
@@ -132,3 +132,18 @@ def test_an_interactive_terminal_has_a_bar_unless_it_is_to_be_quiet(
     path = make_dataset(6)
     assert "━" in picstore_command("verify", path, "--workers", 1).stderr
     assert picstore_command("verify", path, "--workers", 1, "--quiet").stderr == ""
+
+
+@pytest.mark.parametrize(("widgets", "kind"), [(True, Bar), (False, Lines)])
+def test_a_notebook_without_ipywidgets_has_lines_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], widgets: bool, kind: type
+) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if widgets else None)
+    progress._advise.cache_clear()
+    for _ in range(2):
+        display = progress.open_display("convert", True)
+        assert isinstance(display, kind)
+    told = capsys.readouterr().err
+    assert told.count("pip install ipywidgets") == (0 if widgets else 1)
+    progress._advise.cache_clear()

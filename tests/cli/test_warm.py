@@ -5,15 +5,24 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import picstore_command, picstore_json
 
 from picstore import recipes
 from picstore.errors import UsageError
-from picstore.train.transforms.crops import CenterCrop
+from picstore.kernels import ahead, jit
+from picstore.prepare.convert.kernel_warmup import encoder_kernels
+from picstore.train.batching.spec import OutputSpec
+from picstore.train.cpu.needed_kernels import needed_kernels
+from picstore.train.transforms.color import Normalize
+from picstore.train.transforms.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop
 from picstore.train.transforms.resizing import Resize
+from picstore.train.transforms.transform_plan import plan_transforms
+from picstore.verbs.warm import compile_on_first_use
 
 
 def warm(*arguments: object) -> int:
@@ -25,10 +34,10 @@ def warm(*arguments: object) -> int:
 
 
 def test_warm_compiles_what_convert_and_the_standard_job_need_only_once() -> None:
-    assert warm() == 18
+    assert warm() == 20
     assert picstore_json("warm")["compiled"] == 0
     text = picstore_command("warm", "--processes", 1).stdout
-    assert text.startswith("0 kernels compiled in 0.") and "18 were there" in text
+    assert text.startswith("0 kernels compiled in 0.") and "20 were there" in text
 
 
 @pytest.mark.slow
@@ -47,9 +56,38 @@ def test_the_cache_lies_where_numba_is_told(tmp_path: Path) -> None:
         one.unlink()
     environment = os.environ | {"NUMBA_CACHE_DIR": str(cache.parent)}
     done = picstore_command("warm", "--recipe", recipe, env=environment)
-    assert done.stderr == "picstore: compiling 1 kernel, once on this machine\n"
+    first, last = done.stderr.splitlines()
+    assert first == "picstore: compiling 1 kernel, once on this machine"
+    assert re.fullmatch(r"picstore: compiled 1 kernel in \d+ s", last)
     assert re.match(f"1 kernels? compiled in .*, 6 were there; in {cache}", done.stdout)
     assert len([*cache.glob("read_and_check-*.kernel")]) == 1
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_the_first_conversion_compiles_what_the_loader_will_need(monkeypatch: pytest.MonkeyPatch, cached: bool) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(jit, "is_cached", lambda _: cached)
+    monkeypatch.setattr(ahead, "compile_ahead", asked.extend)
+    compile_on_first_use()
+    if cached:
+        assert asked == []
+        return
+    (evaluation,), _ = recipes.find_recipe("evaluation")
+    for steps in ([RandomResizedCrop(8), RandomHorizontalFlip(), Normalize(0.5, 0.5)], evaluation):
+        plans = [plan_transforms(steps)[0]]
+        assert {*needed_kernels(plans, OutputSpec.from_plans(plans)), *encoder_kernels()} <= set(asked)
+
+
+@pytest.mark.parametrize("verb", ["convert", "index"])
+def test_a_refused_destination_compiles_nothing(make_dataset: Callable[..., Path], tmp_path: Path, verb: str) -> None:
+    """On a machine without compiled kernels, on which a conversion would compile for ten seconds and more."""
+    cache, photos = tmp_path / "cache", tmp_path / "photos"
+    cache.mkdir()
+    photos.mkdir()
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
+    done = picstore_command(verb, photos, make_dataset(8), code=2, env=environment)
+    assert "is already a dataset" in done.stderr and "compil" not in done.stderr
+    assert not [*cache.rglob("*.kernel")]
 
 
 def test_a_recipe_is_a_name_or_a_file_of_transforms(tmp_path: Path) -> None:

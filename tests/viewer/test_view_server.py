@@ -28,6 +28,7 @@ from starlette.testclient import TestClient
 from view_page import CLASSES, COUNT, serving, started
 
 import picstore
+from picstore.kernels import ahead
 from picstore.viewer.images import mask_colors
 
 
@@ -349,3 +350,10 @@ def test_a_port_that_is_taken_is_wrong_usage(annotated: Path) -> None:
 def test_without_starlette_the_command_says_what_to_install(annotated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("picstore.verbs.view.find_spec", lambda name: None)
     assert "[view]" in picstore_command("view", annotated, code=4).stderr
+
+
+def test_the_page_can_ask_whether_kernels_are_being_compiled(client: TestClient) -> None:
+    assert client.get("api/kernels").json() == {"compiling": False}
+    with ahead._noted():
+        assert client.get("api/kernels").json() == {"compiling": True}
+    assert client.get("api/kernels").json() == {"compiling": False}

@@ -12,10 +12,13 @@ from picstore.prepare.engine import worker_processes
 from picstore.prepare.image.encode_settings import EncodeSettings, Size
 
 
-def start_fork_server(encode: EncodeSettings) -> None:
-    """Start the fork server, which loads the kernels that encode settings need, and compiles them on first use."""
+def start_fork_server(encode: EncodeSettings, *first: str) -> None:
+    """Start the fork server, which loads the kernels that encode settings need, and compiles them on first use.
+
+    The server calls the functions ``first``, written ``module:function``, before it loads the kernels.
+    """
     loaders = [f"{__name__}:{load.__name__}" for load in _loaders(encode)]
-    worker_processes.start_fork_server("picstore.prepare.convert.rows", *loaders)
+    worker_processes.start_fork_server("picstore.prepare.convert.rows", *first, *loaders)
 
 
 def load_kernels(encode: EncodeSettings) -> None:

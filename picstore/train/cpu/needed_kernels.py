@@ -27,9 +27,11 @@ from picstore.train.cpu.warp import apply_edges, warp, warp_map, warp_nearest
 from picstore.train.cpu.warp_taps import warp_taps
 from picstore.train.transforms import opcodes
 from picstore.train.transforms.batch_random import BatchRandom
+from picstore.train.transforms.color import ColorJitter, Normalize
 from picstore.train.transforms.color_program import ColorProgram, compose_color
+from picstore.train.transforms.crops import RandomHorizontalFlip, RandomResizedCrop
 from picstore.train.transforms.geometry import Geometry, compose
-from picstore.train.transforms.transform_plan import TransformPlan
+from picstore.train.transforms.transform_plan import TransformPlan, plan_transforms
 from picstore.train.transforms.views import ViewGroup
 
 # Number of images for which parameters are drawn, to see which steps occur. A step of probability 0.05 stays unseen
@@ -70,6 +72,13 @@ def needed_kernels(plans: Sequence[TransformPlan], output: OutputSpec) -> list[A
                 geometry, program = _draw(group)
                 found |= {*_of_geometry(geometry, output), *_of_color(program, output)}
     return list(found)
+
+
+def standard_kernels() -> list[Any]:
+    """List the kernels of crops, flips, color changes and normalization on the CPU."""
+    crops: list[Any] = [RandomResizedCrop(224), RandomHorizontalFlip()]
+    plans = [plan_transforms(steps)[0] for steps in (crops, [*crops, ColorJitter(0.4), Normalize(0.5, 0.5)])]
+    return [kernel for plan in plans for kernel in needed_kernels([plan], OutputSpec.from_plans([plan]))]
 
 
 def _gathering(plans: Sequence[TransformPlan]) -> list[Any]:

@@ -1,5 +1,7 @@
 // Elements from values. Text is only ever set as text, so nothing of a dataset is taken for HTML.
 
+import { get } from "./api.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(element, properties, children) {
@@ -36,8 +38,25 @@ export function announce(text) {
 /** Say in an element that something is being drawn: in place of a message, or of nothing; pictures stay, and fade. */
 export function showBusy(element) {
   element.setAttribute("aria-busy", "true");
-  if (!element.querySelector(".grid")) element.replaceChildren(h("p", { class: "empty", role: "status" }, "Drawing …"));
+  if (!element.querySelector(".grid")) element.replaceChildren(busyText("Drawing …"));
   announce("drawing");
+}
+
+/** A paragraph that says what is being done, or that kernels are being compiled first, until it leaves the page. */
+export function busyText(text) {
+  const paragraph = h("p", { class: "empty", role: "status" }, text);
+  const look = async () => {
+    if (!paragraph.isConnected) return;
+    try {
+      const { compiling } = await get("api/kernels");
+      paragraph.textContent = compiling ? "Compiling, once on this machine: about 10 s …" : text;
+    } catch {
+      return; // The request that the paragraph stands for tells the error.
+    }
+    setTimeout(look, 500);
+  };
+  setTimeout(look, 200);
+  return paragraph;
 }
 
 /** Call a function at most once in so many milliseconds, with its last arguments. */

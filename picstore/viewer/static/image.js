@@ -3,7 +3,7 @@
 import { address, className, get, latest, pictureOf, superseded } from "./api.js";
 import { imageAddress, parsed } from "./browse.js";
 import { cropBox } from "./crop_box.js";
-import { announce, delayed, field, h, s } from "./dom.js";
+import { announce, busyText, delayed, field, h, s } from "./dom.js";
 import { objectShapes, stretch, tileBytes, tileLines } from "./drawing.js";
 import * as format from "./format.js";
 
@@ -75,6 +75,10 @@ export function image(main, dataset, parameters) {
     const measured = h("div", { class: "measured" });
     inputs.forEach((input) => input.addEventListener("change", () => cropChanged(crop.set(inputs.map((each) => Number(each.value))))));
 
+    const previewFrame = h("div", { class: "preview-frame" }, busyText("Decoding …"));
+    preview.addEventListener("load", () => previewFrame.replaceChildren(preview));
+    preview.addEventListener("error", () => previewFrame.replaceChildren(preview));
+
     const requestCut = delayed(60, async (box) => {
       const [left, top, w, h_] = box;
       const query = { position: details.position, left, top, width: w, height: h_ };
@@ -98,7 +102,7 @@ export function image(main, dataset, parameters) {
     const side = h(
       "aside",
       { class: "side", "aria-label": "Details" },
-      section("Crop", h("div", { class: "crop-fields" }, ["x", "y", "w", "h"].map((text, k) => field(text, inputs[k], "inline"))), measured, h("div", { class: "preview-frame" }, preview)),
+      section("Crop", h("div", { class: "crop-fields" }, ["x", "y", "w", "h"].map((text, k) => field(text, inputs[k], "inline"))), measured, previewFrame),
       details.problem && h("p", { class: "problem" }, details.problem),
       section("Record", recordFacts(details)),
       section("On disk", placeFacts(details)),
