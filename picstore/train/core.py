@@ -132,6 +132,10 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         )
         self._cursor = EpochCursor(order.length, whole=whole_epochs)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for another process, without the arguments, which need not be picklable."""
+        return {**self.__dict__, "_given": ((), {}), "_shown": repr(self)}
+
     def __str__(self) -> str:
         """Describe the loader for people: class, datasets, and what determines the images."""
         sets = [source.dataset for source in self.sources]

@@ -207,7 +207,7 @@ class DataMux(BatchLoader[MuxOrder]):
         self._samples = self._next = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_samples": None, "_next": None}
+        return {**super().__getstate__(), "_samples": None, "_next": None}
 
 
 def _open(entry: MuxEntry, **options: Any) -> Dataset:

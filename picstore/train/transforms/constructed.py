@@ -25,6 +25,7 @@ class Constructed:
     """
 
     _given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    _shown = ""  # repr of a copy without arguments
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -32,6 +33,8 @@ class Constructed:
             cls.__init__ = _noting(cls.__init__)  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
+        if self._shown:
+            return self._shown
         cls = type(self)
         shown = []
         for name, value in self._arguments().items():

@@ -40,7 +40,7 @@ export function browse(main, dataset, parameters) {
     h("button", { type: "button", class: "filters-toggle", "aria-expanded": "false", onclick: togglePanel }, "Filters"),
     summary,
     looked,
-    h("div", { class: "pager" }, previous, pageNumber, pages, next, seek),
+    h("div", { class: "pager" }, previous, pageNumber, pages, next, field("Page", seek, "inline seek-field")),
     field("Size", slider, "inline"),
   );
   main.replaceChildren(panel.element, h("section", { class: "results", "aria-label": "Images" }, toolbar, problem, grid));

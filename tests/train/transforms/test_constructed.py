@@ -138,6 +138,14 @@ def test_the_repr_of_a_loader_makes_a_loader_of_the_same_batches(make_dataset: M
         again.close()
 
 
+def test_a_copy_in_another_process_needs_no_arguments_and_keeps_its_repr(make_dataset: Make) -> None:
+    buckets = picstore.Buckets([(8, 8), (8, 16)], lambda size: [picstore.RandomResizedCrop(size)])
+    loader = picstore.Loader(make_dataset(24), batch_size=4, transform=buckets, isolate=False, threads=1)
+    again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(loader))))  # noqa: S301
+    assert repr(again) == repr(loader) and "Buckets([(8, 8), (8, 16)], " in repr(again)
+    assert next(iter(again)).ids.tolist() == next(iter(loader)).ids.tolist()
+
+
 def test_the_repr_of_a_mux_makes_an_equal_mux(make_dataset: Make, tmp_path: Path) -> None:
     path = make_dataset(24)
     config = tmp_path / "mux.tsv"
