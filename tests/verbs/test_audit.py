@@ -89,10 +89,10 @@ def trainings(draw: st.DrawFn) -> dict[str, Any]:
         **draw(st.sampled_from([{}, {}, {"weights": "score"}, {"balance": "label"}, {"repeat": 2.3}, {"repeat": 0.6}])),
     }
     run = {"ranks": ranks, "later": draw(st.sampled_from([1, 2, 4])), "selected": draw(st.booleans())}
-    return {"options": options, **run, "steps": draw(st.integers(0, 20)), "more": draw(st.integers(0, 9))}
+    return {"options": options, **run, "steps": draw(st.integers(0, 12)), "more": draw(st.integers(0, 5))}
 
 
-@examples(60)
+@examples(50)
 @given(trainings())
 def test_an_audit_lists_what_loaders_delivered_across_a_resume(roots: list[Path], training: dict[str, Any]) -> None:
     dataset: Any = picstore.Dataset(roots[0])
@@ -130,7 +130,7 @@ def test_an_audit_lists_what_loaders_delivered_across_a_resume(roots: list[Path]
         assert audited.samples(steps)[COLUMNS].tolist() == sorted(each for each in expected if each[0] >= steps)
 
 
-@examples(40)
+@examples(30)
 @given(
     counts=st.lists(st.tuples(st.integers(0, 9), st.integers(3, 9)), min_size=1, max_size=3),
     ranks=st.integers(1, 3),
@@ -157,6 +157,44 @@ def test_an_audit_lists_what_mixtures_delivered(
         assert_audited(picstore.audit(state, roots), expected)
     for mux in muxes:
         mux.close()
+
+
+@pytest.mark.parametrize("counts", ["", "global_counts = true\n"])
+def test_a_muxs_configuration_tells_selections_counts_and_schedule(make_dataset: Make, counts: str) -> None:
+    pytest.importorskip("duckdb")
+    paths = [make_dataset(30, name="one"), make_dataset(20, name="two")]
+    config = paths[0].parent / "mux.toml"
+    config.write_text(
+        f"seed = 5\n{counts}schedule = [{{ step = 2, counts = [3, 6] }}]\n"
+        '[[source]]\npath = "one"\ncount = 4\nwhere = "id % 3 < 2"\n[[source]]\npath = "two"\ncount = 2\nbase = 10\n'
+    )
+    muxes = [picstore.DataMux(config, rank=rank, world_size=2, classes="same", **PLAIN) for rank in range(2)]
+    expected, state = delivered(muxes, 5, source_of=lambda label: label // 10), muxes[0].state_at(0, 5)
+    picstore.delete(paths[1], [next(each[4] for each in expected if each[3] == 1)])
+    assert_audited(picstore.audit(state, config), expected)
+    told = json.loads(picstore_command("audit", write(config.parent / "s.json", state), config, "--json").stdout)
+    assert [each["records"] for each in told["datasets"]] == [20, 20]
+    picstore_command("audit", config.parent / "s.json", *paths, code=2)
+    for mux in muxes:
+        mux.close()
+
+
+def test_joined_and_selected_datasets_are_audited_from_the_command_line(make_dataset: Make) -> None:
+    pytest.importorskip("duckdb")
+    paths = [make_dataset(30, name="one"), make_dataset(20, name="two")]
+    joined = picstore.Dataset(paths[0]).concat(picstore.Dataset(paths[1]))
+    chosen = joined.where("label < 3").split(0.7, seed=2)[0]
+    loader = picstore.Loader(chosen, batch_size=4, **PLAIN)
+    expected, state = delivered([loader], 3), write(paths[0].parent / "s.json", loader.state_at(0, 3))
+    selection = ["--where", "label < 3", "--split", "0.7", "--split-seed", 2, "--part", 1]
+    told = json.loads(picstore_command("audit", state, *paths, *selection, "--steps", ":", "--json").stdout)
+    assert [(row["step"], row["id"]) for row in told["rows"]] == [(each[0], each[4]) for each in expected]
+    assert "selection" in picstore_command("audit", state, *paths, code=2).stderr
+
+
+def write(file: Path, state: dict[str, Any]) -> Path:
+    file.write_text(json.dumps(state))
+    return file
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
