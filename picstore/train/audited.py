@@ -25,6 +25,7 @@ from picstore.train.orders_of_states import AnyOrder
 PRESENT, DELETED_SINCE, DELETED_BEFORE = "present", "deleted since", "deleted before"
 NOT_SELECTED, ADDED_SINCE, UNKNOWN = "not selected", "added since", "not in this dataset"
 _SAMPLE = np.dtype([*DRAWN.descr, ("id", "<i8")])
+_MAX_EPOCHS = 1 << 20  # Each takes some milliseconds.
 _SPARSE = 4  # Ids are read of single containers if these are at most a fourth of all.
 
 
@@ -73,6 +74,8 @@ class Audit:
             if rest:
                 remarks.append(f"a rank had read {rest} samples of step {steps}, which are not counted")
         else:
+            if epoch > _MAX_EPOCHS:
+                raise UsageError(f"the state is in epoch {epoch:,}; an audit takes at most {_MAX_EPOCHS:,}")
             steps = epoch * order.length(epoch) + min(batch, order.length(epoch))
             of_size = f" of {order.shard.batch:,} samples" if isinstance(order, DatasetOrder) else ""
         changed = "which rank drew a sample"

@@ -42,15 +42,14 @@ def order_of_state(state: Mapping[str, Any], dataset: Dataset, options: Mapping[
     Raises:
         UsageError: the state lacks something, or has it otherwise than given.
     """
-    ranks, seed, drop_last = _ranks(state), state.get("seed"), options["drop_last"]
-    if type(seed) is not int or type(state.get("shuffle")) is not bool:
-        raise UsageError(
-            f"the state has seed {seed!r} and shuffle {state.get('shuffle')!r}; give what state_dict() returned"
-        )
-    batch = _global_batch(state, options, ranks)
+    ranks, batch = _ranks(state), _global_batch(state, options, _ranks(state))
+    seed, drop_last = state.get("seed"), options["drop_last"]
     if drop_last is None:
         drop_last = state.get("drop_last", True)
     _check_same(state, "drop_last", drop_last)
+    if type(seed) is not int or type(state.get("shuffle")) is not bool or type(drop_last) is not bool:
+        text = f"the state has seed {seed!r}, shuffle {state.get('shuffle')!r} and drop_last {drop_last!r}"
+        raise UsageError(f"{text}; give what state_dict() returned")
     weighted = {name: options[name] for name in ("weights", "balance", "repeat")}
     shares = record_shares(dataset, **weighted, seed=seed)
     if "weights" in state and shares is None:
@@ -92,7 +91,7 @@ def mux_of_state(
     if schedule is None:
         checked = [checked_integer(each, "counts of the state", 0, MAX_POSITION) for each in counts]
         schedule = MuxSchedule.constant(checked)
-        per_rank = state["version"] == 1
+        per_rank = state.get("version") == 1
     order = MuxOrder(
         schedule=schedule.times(ranks if per_rank else 1),
         records=tuple(map(len, datasets)),

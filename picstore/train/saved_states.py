@@ -120,7 +120,7 @@ def join_workers(states: list[Found]) -> tuple[list[Found], str]:
     for group in groups.values():
         place, state = min(group, key=lambda each: _position(each[1]))
         found.append((place, state))
-        _, count = state.get("worker", (0, 1))
+        count = _workers(state)
         if len({str(each.get("worker")) for _, each in group}) < count:
             remark = f"states of some of {count} workers are missing: the last {count - 1} steps may not be done"
     return found, remark
@@ -130,5 +130,14 @@ _POSITIONS = ("worker", "epoch", "samples", "batches", "taken")
 
 
 def _position(state: Mapping[str, Any]) -> tuple[int, ...]:
-    values = [state.get(name) for name in ("epoch", "samples", "batches")] + [*(state.get("taken") or ())]
+    taken = state.get("taken")
+    values = [state.get(name) for name in ("epoch", "samples", "batches")] + (taken if isinstance(taken, list) else [])
     return tuple(value if isinstance(value, int) else -1 for value in values)
+
+
+def _workers(state: Mapping[str, Any]) -> int:
+    """Return the number of workers of a DataLoader whose states belong together; raise UsageError if it is wrong."""
+    worker = state.get("worker", [0, 1])
+    if not isinstance(worker, list) or len(worker) != 2 or not all(type(each) is int for each in worker):
+        raise UsageError(f"the state has worker {worker!r}; give what state_dict() returned")
+    return int(worker[1])

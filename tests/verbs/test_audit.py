@@ -265,6 +265,20 @@ def test_records_are_told_apart_by_what_became_of_them(make_dataset: Make, tmp_p
     assert of_selection.unseen().tolist() == selected.ids.tolist()
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"worker": 5}, {"worker": [None, 2]}, {"seed": "x"}, {"lanes": 0}, {"world_size": -1}, {"samples": 7},
+        {"epoch": 1 << 41}, {"global_batch": "4"}, {"global_batch": 0}, {"drop_last": None}, {"version": None},
+        {"dataset": 3}, {"datasets": ["d"]}, {"datasets": ["d", "e"], "counts": 3, "taken": 1}, {"buckets": "b"},
+    ],
+)  # fmt: skip
+def test_damaged_states_are_wrong_usage(roots: list[Path], wrong: dict[str, Any]) -> None:
+    state = picstore.Loader(roots[0], batch_size=4, **PLAIN).state_at(0, 2)
+    with pytest.raises(UsageError):
+        picstore.audit({**state, **wrong}, roots[0])
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated", "ignore:This process .* is multi-threaded")
 @pytest.mark.parametrize("workers", [0, 2])
