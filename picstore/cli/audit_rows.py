@@ -35,7 +35,10 @@ def answer(
     unseen: bool,
     csv: str | os.PathLike[str] | None,
 ) -> AuditResult:
-    """Return the rows that a command's options ask for; raise UsageError for contradictions or too many rows."""
+    """Return the rows that the options of ``picstore audit`` ask for, or write them to the file ``csv``.
+
+    Raise UsageError if options contradict each other, or if there are too many rows to return.
+    """
     if counts + unseen + bool(ids or paths) > 1:
         raise UsageError("give one of --counts, --unseen, and ids or paths to look for")
     first, stop = _parse_steps(steps, audited.steps)
@@ -87,7 +90,10 @@ def answer(
 
 
 def _parse_steps(text: str | None, last: int) -> tuple[int, int]:
-    """Parse ``A:B``, ``A:``, ``:B`` or ``A`` to the first step and the end; raise UsageError beyond the state."""
+    """Parse ``A:B``, ``A:``, ``:B`` or ``A`` to the first step, and the step after the last one.
+
+    Raise UsageError if the text has another form, or names a step that is not among the state's ``last`` steps.
+    """
     begin, colon, end = (text if text is not None else ":").partition(":")
     numbers = [each.strip() for each in (begin, end)]
     if not all((each.isascii() and each.isdecimal()) or not each for each in numbers) or not (colon or begin):
@@ -126,7 +132,7 @@ def _counted(audited: Audit, drawn: Sequence[Any], *, only_unseen: bool) -> Rows
 
 
 def _found(audited: Audit, ids: Sequence[int], paths: Sequence[str], first: int, stop: int) -> Rows:
-    """Yield a row for each id or path in each dataset that has the record, or a single row if no dataset has it."""
+    """Yield, for each id or path, a row for each dataset that has the record, or one row if no dataset has it."""
     known: set[int | str] = set()
     for source, dataset in enumerate(audited.datasets):
         of_paths = audited.ids_of_paths(paths, source=source) if paths else {}

@@ -89,8 +89,8 @@ def audit(
     """Do as :func:`picstore.audit`.
 
     Args:
-        checkpoint: as :func:`picstore.audit` has it.
-        dataset: as :func:`picstore.audit` has it.
+        checkpoint: see :func:`picstore.audit`.
+        dataset: see :func:`picstore.audit`.
         steps: list the samples of steps A to B - 1, numbered through all epochs; or look for images in these alone.
         id: id of an image to look for; may be repeated.
         ids: file of ids to look for, one per line.
@@ -136,7 +136,7 @@ def bench(
         isolate: run the loader in its own process, or in the command's process.
         cache: folder that caches containers of a remote dataset; None for no cache.
         cache_limit: maximum size of the ``cache`` folder.
-        root: as :func:`picstore.info` has it.
+        root: see :func:`picstore.info`.
     """
     import picstore
     from picstore.cores import count_cores

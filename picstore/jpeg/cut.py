@@ -94,7 +94,8 @@ def cut_batch(tiled: TiledJpegs, boxes: I64, *, out: U8 | None = None) -> CutJpe
     Args:
         tiled: the streams.
         boxes: int64 (n, 4): left, top, right, bottom in pixels, not empty, within the image.
-        out: contiguous uint8 buffer, at least as long as all streams together; a new one by default.
+        out: contiguous uint8 buffer for the cuts, at least as long as all ``tiled`` streams together; a new one by
+            default.
 
     Raises:
         UsageError: there are not as many boxes as streams, a box is empty or not within its image, or ``out`` is too
@@ -157,7 +158,7 @@ def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):
     Args:
         addresses, sizes, tilings: arrays of ``TiledJpegs``.
         boxes: int64 (n, 4), as in ``cut_batch``.
-        out: uint8, at least as long as all streams together.
+        out: uint8, at least as long as all source JPEGs together, because a JPEG that cannot be cut is copied whole.
         offsets: int64 (n + 1,), takes the offset in ``out`` of each cut, and the end of the last cut.
         rects: int64 (n, 4), takes left, top, width and height of the cuts.
     """

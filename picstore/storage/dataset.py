@@ -103,7 +103,7 @@ class Dataset(Sequence[Record]):
         self._options: Options = (self.references, None if local is None else local.folder, cache_limit)
         if self.references is not None and cache is not None:
             raise UsageError(f"{where} is an index, whose images a cache does not keep; convert it")
-        self._joined: tuple[Dataset, ...] = ()  # datasets that a joined dataset consists of; empty for others
+        self._joined: tuple[Dataset, ...] = ()  # datasets that a joined dataset consists of; empty for other datasets
         self._ids_end: int | None = None  # result of ``_find_ids_end``; None until it is needed
         containers = ContainerReader(where, rows, manifest.attachments, cache=local, references=self.references)
         self._set_containers(containers)
@@ -172,7 +172,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def uuid(self) -> str:
-        """Uuid of the dataset's content: equal bytes have equal uuids; a selection has its dataset's uuid."""
+        """Uuid of the dataset's content: equal bytes have equal uuids; a selection has the whole dataset's uuid."""
         return self.manifest.uuid
 
     @property
@@ -184,7 +184,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def order_uuid(self) -> str:
-        """Uuid, or the index's uuid if this is a conversion of an index that kept all records, ids and their order."""
+        """Uuid; of a conversion of an index that kept all records, ids and their order, the uuid of the index."""
         provenance = self.manifest.provenance
         changed = self.manifest.edits is not None or self.manifest.shuffle
         kept = not changed and provenance.get("outcome", {}).get("failed") == 0
@@ -200,7 +200,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def foreign(self) -> int:
-        """Number of an index's images that are not upright JPEGs, so that the CPU decodes them; 0 if not an index."""
+        """Number of images that only the CPU decodes, because they are not upright JPEGs; 0 if this is not an index."""
         return 0 if self.manifest.references is None else self.manifest.references.foreign
 
     @property
@@ -306,11 +306,11 @@ class Dataset(Sequence[Record]):
         return entries
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """Return labels of the records ``ids``: values of the column ``label``, by default the stored ``labels``."""
+        """Return the labels of the records ``ids``: values of the column ``label``, or ``labels`` for other ids."""
         return self._edits.labels(ids, labels)
 
     def column(self, name: str) -> Column:
-        """Return a column, read on first use, and mapped in a local folder; raise UsageError if it is unknown."""
+        """Return a column, read (from a local folder: mapped) on first use; raise UsageError if it is unknown."""
         return self._edits.column(name)
 
     def without(self, ids: Iterable[int]) -> Dataset:
@@ -324,7 +324,7 @@ class Dataset(Sequence[Record]):
         return self.without_positions(np.union1d(self.live.deleted, positions))
 
     def without_positions(self, deleted: I64) -> Dataset:
-        """Return a dataset in which exactly ``deleted``, ascending numbers in stored order, are deleted."""
+        """Return a dataset in which exactly the records at ``deleted``, ascending stored positions, are deleted."""
         edits, files = self._edits.with_deleted(deleted)
         return self._edited(files, edits=edits)
 
@@ -457,14 +457,14 @@ class Dataset(Sequence[Record]):
         return count_records(numbers, self.containers.index, live=self.live.mask, relabel=self.labels)
 
     def _find_ids_end(self) -> int:
-        """Return a number above the ids of all stored records; if none is stored, read all ids."""
+        """Return a number above the ids of all stored records; read all ids if the files state no such number."""
         if self._ids_end is None:
             known = isinstance(self.path, Location) and known_ids_end(self.path, self.manifest, self._origin)
             self._ids_end = known or end_of_ids(self.containers.ids())
         return self._ids_end
 
     def column_files(self) -> tuple[Edits, FileBytes]:
-        """Return edits that give a copy of this dataset or selection its columns, and the columns' files by name."""
+        """Return the edits with which a copy of this dataset or selection keeps its columns, and new files by name."""
         return self._edits.all_columns() if self._selected is None else self._edits.columns_of(self.ids)
 
     def save(self) -> Dataset:
@@ -503,7 +503,7 @@ class Dataset(Sequence[Record]):
         return latest
 
     def _counts_to_save(self, root: Location) -> RecordCounts | None:
-        """Return the saved version's counts if labels have not changed, else count; None if an index is unreadable."""
+        """Return the counts by label: the saved version's if no label has changed, else new; None if not readable."""
         counts = counts_of_same_labels(root, self.manifest, self._origin)
         if counts is None:
             with contextlib.suppress(NotADataset, Damage):
@@ -527,7 +527,7 @@ class Dataset(Sequence[Record]):
         return selection
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value per record, (len(self),), from its stored ``record_table.FACTS``, ignoring edits."""
+        """Compute a value for each record, (len(self),), from its stored ``record_table.FACTS``, ignoring edits."""
         derived = self.containers.derive(compute, dtype)
         return derived if len(derived) == len(self) else derived[self.live.marks()]
 

@@ -186,7 +186,7 @@ class ContainerReader:
         return [done.get(number) or self._read_whole(number, allocate) for number in numbers]
 
     def _read_sound(self, reader: SoundReader, numbers: Sequence[int], allocate: Allocate) -> dict[int, Container]:
-        """Read whole containers with the kernel; return them by number, without damaged and missing containers."""
+        """Read whole containers with the kernel; return the sound containers by number, and leave out all others."""
         found = {
             number: container
             for number, container in zip(numbers, reader.read(numbers, allocate), strict=True)
@@ -207,7 +207,10 @@ class ContainerReader:
         attachments: bool,
         allocate: Allocate,
     ) -> dict[int, Container]:
-        """Read the needed tile rows of containers; return them by number, without containers to be read whole."""
+        """Read the needed tile rows of containers; return the containers by container number.
+
+        A container that must be read whole, or cannot be read, is left out of the result.
+        """
         paths = {number: self._file(number) for number in numbers}
         places = {number: (path, self.container_ref(number)) for number, path in paths.items()}
         tables = self._tables.read(places, self._unpack_tables)

@@ -41,7 +41,7 @@ def audit(
     split_by: str | None = None,
     root: Where | None = None,
 ) -> Audit:
-    """Tell which images a training run had taken when it saved a checkpoint, and at which steps.
+    """Tell which images a training run had drawn by the time it saved a checkpoint, and at which steps.
 
     The answer is computed from the loader's state alone: the run need not have logged anything, and no image is read. A
     state names the version of its dataset, so images that were added or deleted later are recognized.
@@ -51,17 +51,17 @@ def audit(
             files.
         dataset: dataset of the training run; several datasets are joined. For a mux, its configuration or its datasets
             in order. In Python also an open dataset, a Loader or a DataMux.
-        weights: column of weights that the Loader had.
-        balance: column whose values the Loader drew equally often.
+        weights: column of weights by which the Loader drew records.
+        balance: column of which the Loader drew each value equally often.
         repeat: number of samples in an epoch of the Loader, as a multiple of the number of records.
         batch_size: number of images in a rank's batch; None for the number in the state.
         global_batch_size: number of images in the batches of all ranks together; None for the number in the state.
         aug_repeats: number of images of each record in a batch of the Loader; the batch sizes are divided by this
             number.
-        drop_last: whether the Loader left out the last samples of an epoch that do not fill a batch; None for the value
-            in the state, or else yes.
-        where, split, part, split_seed, split_by: as :func:`picstore.shuffle` has them.
-        root: as :func:`picstore.info` has it.
+        drop_last: whether the Loader left out the last samples of an epoch if they did not fill a batch; None for the
+            value in the state, or yes if the state has none.
+        where, split, part, split_seed, split_by: see :func:`picstore.shuffle`.
+        root: see :func:`picstore.info`.
 
     Returns:
         Audit, whose methods return samples by step, counts by record, the steps of given ids, and records that were not
@@ -93,7 +93,7 @@ def audit(
 
 
 _SELECTION: dict[str, Any] = {"where": None, "split": None, "part": None, "split_seed": 0, "split_by": None}
-# Options of a Loader that an audit takes, with their defaults.
+# Options of the training run's Loader that ``audit`` takes as arguments, with the arguments' defaults.
 _OPTIONS: dict[str, Any] = {
     **dict.fromkeys(("weights", "balance", "batch_size", "global_batch_size", "drop_last")),
     "repeat": 1,
@@ -110,11 +110,11 @@ def _try(state: dict[str, Any], dataset: Any, options: dict[str, Any]) -> Audit 
 
 
 def _audit(state: dict[str, Any], dataset: Any, options: dict[str, Any]) -> Audit:
-    """Audit the order of the samples of a state; raise UsageError if datasets or options are not those of the state."""
+    """Return the audit of a state; raise UsageError if the dataset or options are not those of the state's Loader."""
     from picstore.train.audited import Audit
     from picstore.train.orders_of_states import order_of_loader, order_of_state
 
-    # The dataset can be a Loader only if the module of Loader is loaded, which takes 1 s.
+    # Importing Loader's module takes 1 s. It is not imported here: if no one has imported it, ``dataset`` is no Loader.
     core = sys.modules.get("picstore.train.core")
     if core is not None and isinstance(dataset, core.BatchLoader):
         _refuse(options, f"the {type(dataset).__name__} has its own")
@@ -165,9 +165,9 @@ def _refuse(options: Mapping[str, Any], why: str) -> None:
 
 
 def _open_trained(given: Any, identity: Any, options: Mapping[str, Any]) -> tuple[Dataset, Dataset]:
-    """Open the dataset of a state, with its selection and in the state's version; and the dataset's latest version.
+    """Return a state's dataset, in the version and selection of the training, and the dataset's latest version.
 
-    Raise UsageError if the state is of another dataset or selection than the given one; the message names both.
+    Raise UsageError, which names both, if the state's dataset or selection is not the given one.
     """
     from picstore.storage.dataset import Dataset
 
@@ -195,7 +195,7 @@ def _open_trained(given: Any, identity: Any, options: Mapping[str, Any]) -> tupl
 
 
 def _reopen(dataset: Dataset) -> Dataset:
-    """Open the latest version of an open dataset, or return the dataset if its files alone do not suffice."""
+    """Open the latest version of an open dataset; return the dataset itself if it is joined or cannot be opened."""
     from picstore.storage.dataset import Dataset
     from picstore.storage.location.resolve import Location
 

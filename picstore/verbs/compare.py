@@ -34,7 +34,7 @@ def compare(
         distance: greatest number of bits, of 64, in which the hashes of near-duplicates differ, 0 to 11.
         root, other_root: folders of the images, which you trust, if a dataset is an index.
         workers: number of processes; None for the number of cores.
-        progress: as :func:`picstore.convert` has it.
+        progress: see :func:`picstore.convert`.
 
     Raises:
         UsageError: the distance is out of range, or an index from elsewhere needs its root.

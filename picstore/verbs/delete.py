@@ -31,7 +31,7 @@ def delete(dataset: Where, ids: Iterable[int] | str | os.PathLike[str], *, root:
     Args:
         dataset: path or URL.
         ids: ids of the images, or a file of ids, one per line.
-        root: as :func:`picstore.info` has it.
+        root: see :func:`picstore.info`.
 
     Raises:
         UsageError: no id is given, an id is not in the dataset, or a line of the file is not an id.

@@ -41,9 +41,9 @@ def dupes(
         ids: file to write the ids of all duplicates to: all images of a group except the first, or all images that are
             in ``other`` too. `picstore delete DATASET --ids FILE` deletes these images.
         save: keep the hashes in the dataset for later runs, as the column 'phash'.
-        root: as :func:`picstore.info` has it.
+        root: see :func:`picstore.info`.
         other_root: the same as ``root``, for ``other``.
-        workers, engine, progress: as :func:`picstore.convert` has them.
+        workers, engine, progress: see :func:`picstore.convert`.
 
     Raises:
         UsageError: the distance is out of range, or an index from elsewhere needs its root.

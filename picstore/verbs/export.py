@@ -45,9 +45,9 @@ def export(
         format: format of OUT: folder (a sub-folder per class, records.jsonl), webdataset (tars), mds (MosaicML shards)
             or parquet (Hugging Face).
         shard_size: target size of each tar, shard or Parquet file, such as 256MiB.
-        where, split, part, split_seed, split_by: as :func:`picstore.shuffle` has them.
-        root: as :func:`picstore.info` has it.
-        workers, engine, progress: as :func:`picstore.convert` has them.
+        where, split, part, split_seed, split_by: see :func:`picstore.shuffle`.
+        root: see :func:`picstore.info`.
+        workers, engine, progress: see :func:`picstore.convert`.
 
     Returns:
         ``records_lost`` is the number of damaged records that were left out.

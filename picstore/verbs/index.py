@@ -53,14 +53,14 @@ def index(
     Args:
         source: path or URL of the images.
         out: path or URL of the index, which does not exist or is empty.
-        kind, root, synsets, annotations, image_field, label_field: as :func:`picstore.convert` has them.
-        split, targets, hidden, classes: as :func:`picstore.convert` has them.
+        kind, root, synsets, annotations, image_field, label_field: see :func:`picstore.convert`.
+        split, targets, hidden, classes: see :func:`picstore.convert`.
         shuffle: let each container refer to images from all of SRC, not to neighbors, which are read together. None for
             shuffle images with a file each.
-        max_pixels, image_timeout, file_size, container_size, seed: as :func:`picstore.convert` has them.
-        workers: as :func:`picstore.convert` has it.
+        max_pixels, image_timeout, file_size, container_size, seed: see :func:`picstore.convert`.
+        workers: see :func:`picstore.convert`.
         resume: continue an index that was interrupted while it was written.
-        max_errors, progress: as :func:`picstore.convert` has them.
+        max_errors, progress: see :func:`picstore.convert`.
 
     Raises:
         UsageError: no image of the source is stored unchanged in a file, or as for :func:`picstore.convert`.

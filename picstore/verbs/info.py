@@ -35,11 +35,11 @@ def info(
 
     Args:
         dataset: path or URL, or an open dataset.
-        where, split, part, split_seed, split_by: as :func:`picstore.shuffle` has them.
+        where, split, part, split_seed, split_by: see :func:`picstore.shuffle`.
         croissant: file to write Croissant 1.1 metadata of the dataset to, such as DATASET/croissant.json; all files are
             read for their SHA-256. Fields of an existing file that picstore does not know, such as its license, stay.
         root: folder or URL of an index's images, which you trust; None for the folder in the index, if you made it.
-        progress: as :func:`picstore.convert` has it.
+        progress: see :func:`picstore.convert`.
 
     Raises:
         UsageError: the selection is impossible, or an index from elsewhere needs ``root``; with ``croissant``, the

@@ -47,31 +47,31 @@ def map(  # noqa: A001 - the name of the public function
     """Call a function with batches of a dataset's images, and save the values that it returns as a column.
 
     Each value is stored under its record's id. All values are saved together at the end; until then the dataset is
-    unchanged. An interrupted run continues with ``resume``. An image for which the function raises an exception, and a
-    damaged image, get no value, but a line in the ledger, ``map-COLUMN.jsonl`` in the dataset. The function is called
-    without gradients.
+    unchanged. An interrupted run continues with ``resume``. An image that is damaged, or for which the function raises
+    an exception, gets no value; the ledger, ``map-COLUMN.jsonl`` in the dataset, has a line for each such image. The
+    function is called with gradients disabled.
 
     Args:
         dataset: path or URL, or an open dataset or selection. Records outside of the selection keep their values.
         function: function that takes a :class:`Batch` on the CPU, as a training loop does, and returns a tensor, an
             array or a list with one value for each image: a number, a string, a boolean, which becomes 0 or 1, or an
-            array of numbers, of equal shape for all images. If the function raises an exception for a batch, it is
-            called for each image of the batch alone.
+            array of numbers, whose shape must be the same for all images. If the function raises an exception for a
+            batch, it is called again for each image of the batch alone.
         column: name of the column; an existing column is replaced.
         transform: list of transforms, as for :class:`Loader`, without transforms of whole batches; None for
             Resize(size) and CenterCrop(size).
         size: width and height of the images in pixels, if ``transform`` is None.
         batch_size: largest number of images in a batch.
         dtype, reducing_gap, targets: as for :class:`Loader`.
-        where: as :func:`picstore.shuffle` has it.
-        root: as :func:`picstore.info` has it.
+        where: see :func:`picstore.shuffle`.
+        root: see :func:`picstore.info`.
         engine: "threads" calls the function in this process, one batch at a time, while threads make the next batches;
-            "processes" calls it in several processes of this machine, and "ray" in tasks on a Ray cluster. These must
-            be able to import the function's module. The values are the same.
+            "processes" calls it in several processes of this machine, and "ray" in tasks on a Ray cluster. Such a
+            process must be able to import the function's module. The values do not depend on the engine.
         workers: number of threads, processes or tasks; None for the number of cores.
         resume: continue an interrupted run, with the same function.
         max_errors: number or percentage of images that may get no value.
-        progress: as :func:`picstore.convert` has it.
+        progress: see :func:`picstore.convert`.
 
     Raises:
         UsageError: an argument is wrong, the function returned values that no column can hold, or the dataset cannot be
@@ -79,7 +79,7 @@ def map(  # noqa: A001 - the name of the public function
         Unfinished: an earlier run for the column was interrupted, and ``resume`` is false.
         TooManyFailures: more images have no value than ``max_errors`` allows. The column is not written.
         NotADataset, UnsupportedVersion, Damage: the dataset cannot be opened.
-        Conflict: other processes edited the dataset all the time.
+        Conflict: each attempt to save the column failed, because another process had just edited the dataset.
         MissingDependency, PicstoreError: Ray is not installed, the cluster cannot be reached, or a process died twice.
     """
     started = time.monotonic()
@@ -144,7 +144,7 @@ def map(  # noqa: A001 - the name of the public function
 
 
 def _name(function: Any) -> str:
-    """Return the name of a function, by which a resumed run recognizes that it has the same function."""
+    """Return the name of a function; a resumed run must have a function of the same name."""
     named = function if hasattr(function, "__qualname__") else getattr(function, "func", type(function))
     return f"{named.__module__}.{named.__qualname__}"
 

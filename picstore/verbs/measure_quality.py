@@ -50,10 +50,10 @@ def measure_quality(
     Args:
         images: size of the sample, drawn evenly over the source by ``seed``.
         plot: SVG file for a plot, which needs ``picstore[plot]``; no file is written if nothing was measured.
-        source, kind, root, synsets, annotations, image_field, label_field, split, targets, hidden, classes: as
-            :func:`picstore.convert` has them.
-        resize, quality, subsampling, background, max_pixels, image_timeout, reencode, encoder, workers, progress: as
-            :func:`picstore.convert` has them.
+        source, kind, root, synsets, annotations, image_field, label_field, split, targets, hidden, classes: see
+            :func:`picstore.convert`.
+        resize, quality, subsampling, background, max_pixels, image_timeout, reencode, encoder, workers, progress: see
+            :func:`picstore.convert`.
         seed: random seed of the sample; None for 0.
 
     Raises:

@@ -32,8 +32,8 @@ def merge(
     Args:
         out: path or URL of the dataset; shards may have been converted there.
         shards: paths or URLs of the shards outside of ``out``.
-        max_errors: as :func:`picstore.convert` has it.
-        workers, engine, progress: as :func:`picstore.convert` has them.
+        max_errors: see :func:`picstore.convert`.
+        workers, engine, progress: see :func:`picstore.convert`.
 
     Raises:
         Unfinished: some images of the conversion are in no given shard; files that were copied stay for the next call.

@@ -21,8 +21,8 @@ def repair(dataset: Where, *, root: Where | None = None, progress: ProgressOptio
 
     Args:
         dataset: path or URL.
-        root: as :func:`picstore.info` has it.
-        progress: as :func:`picstore.convert` has it.
+        root: see :func:`picstore.info`.
+        progress: see :func:`picstore.convert`.
 
     Raises:
         NotADataset: there is no dataset; or it is an index, and none of its images is below the root.

@@ -47,7 +47,7 @@ def shuffle(
         part: the part of ``split`` to take; 1 is the first.
         split_seed: random seed of ``split``.
         split_by: split the records of each value of a column, such as label, separately.
-        workers, engine, progress: as :func:`picstore.convert` has them.
+        workers, engine, progress: see :func:`picstore.convert`.
 
     Raises:
         UsageError: an argument is out of range, or the destination is a dataset or in use.

@@ -29,8 +29,8 @@ def verify(
     Args:
         dataset: path or URL.
         decode: decode every image too, and compare it with the index.
-        root: as :func:`picstore.info` has it.
-        workers, engine, progress: as :func:`picstore.convert` has them.
+        root: see :func:`picstore.info`.
+        workers, engine, progress: see :func:`picstore.convert`.
 
     Returns:
         ``ok`` is False if there is damage.

@@ -46,8 +46,8 @@ def view(
         state: checkpoint that holds ``loader.state_dict()``, of torch or in JSON, or that state itself; the page shows
             the last batch before the state.
         inputs: folder that the dataset was converted from, to show the pictures that failed.
-        where, split, part, split_seed, split_by: as :func:`picstore.shuffle` has them.
-        root: as :func:`picstore.info` has it.
+        where, split, part, split_seed, split_by: see :func:`picstore.shuffle`.
+        root: see :func:`picstore.info`.
         other_root: the same as ``root``, for ``other``.
 
     Returns:

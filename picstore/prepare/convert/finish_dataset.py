@@ -101,10 +101,10 @@ def read_own_manifest(root: Location, settings: dict[str, Any]) -> Manifest:
 def read_row_summaries(
     root: WritableLocation, tallies: Sequence[ledger.Tally], streams: int, *, remedy: str, first_file: int = 0
 ) -> list[FileSummary]:
-    """Read the summary of each file that the job's rows wrote.
+    """Read the summary of each file of the job's rows.
 
-    Raise PicstoreError, advising ``remedy``, if records of a row are missing. Files are opened by name, because a store
-    may list new files late.
+    Raise PicstoreError, advising ``remedy``, if the files of a row do not hold as many records as its tally counts.
+    Files are opened by name instead of listed, because a store may list new files late.
     """
     files = range(first_file, first_file + len(tallies))
 

@@ -18,18 +18,18 @@ from picstore.prepare.sources.input_table import InputTable
 from picstore.prepare.sources.inputs import Input, Listing, is_remote, read_input, relabel_input
 from picstore.storage.format.maps import PREFIX, MapRequest, parse_requests
 
-# Largest number of maps of a name to try to read, to learn their dtype and number of channels.
+# Number of maps with one name that are tried at most, until one can be read and shows dtype and number of channels.
 _PROBED = 16
 
 
 def with_maps(listing: Listing, requests: Sequence[MapRequest]) -> Listing:
     """Return the listing with attachments ``map:NAME``, made of the files or attachments that ``requests`` name.
 
-    A file that is the map of an input is removed from the inputs. Classes that have no inputs then are left out.
+    A file that is an input's map is not an input itself. Classes that then have no inputs are left out.
 
     Raises:
-        UsageError: no input has such a map, none of the first maps can be read, or the form of the first map
-            contradicts the request.
+        UsageError: no input has a requested map, none of the first maps can be read, or the first map contradicts the
+            dtype, channels or other fields of the request.
     """
     if not requests:
         return listing
@@ -64,7 +64,7 @@ def _is_file(one: Input) -> bool:
 
 
 def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> dict[str, str]:
-    """Return the paths of an input's map files by map name; files that are not inputs must be on a local disk."""
+    """Return the paths of an input's map files by map name; a map file in a store is found only if it is an input."""
     folder, last = posixpath.split(one.path)
     stem = posixpath.splitext(last)[0]
     found = {}
@@ -77,14 +77,14 @@ def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> d
 
 
 def _attach(one: Input, files: Mapping[str, str], fields: set[str]) -> Input:
-    """Return an input with its maps as attachments ``map:NAME``: attachments named in ``fields``, and ``files``."""
+    """Return an input with attachments ``map:NAME``: its own ones whose names are in ``fields``, and ``files``."""
     named = [(PREFIX + name if name in fields else name, each) for name, each in one.attachments]
     beside = [(PREFIX + name, Input(posixpath.basename(path), -1, path)) for name, path in files.items()]
     return replace(one, attachments=(*named, *beside)) if named or beside else one
 
 
 def _first_map(request: MapRequest, inputs: Sequence[Input]) -> Any:
-    """Return the values of the first map of a request that can be read; raise UsageError if there is none."""
+    """Return the values of the first readable map of a request; raise UsageError if no map is readable or exists."""
     problem = ""
     for _, one in zip(range(_PROBED), _maps(request.name, inputs), strict=False):
         values = _try_read(one)
@@ -111,9 +111,10 @@ def _maps(name: str, inputs: Sequence[Input]) -> Iterator[Input]:
 
 
 def with_alpha(listing: Listing, keep: str | None) -> Listing:
-    """Return the listing in which each image has its alpha as an attachment, the map that ``keep`` names.
+    """Return the listing with an attachment for the alpha of each image; unchanged if ``keep`` is None.
 
-    ``keep`` is, for example, ``map:alpha`` or ``map:alpha,dtype=uint16``. Raise UsageError if ``keep`` is malformed.
+    ``keep`` is the attachment's name and perhaps fields of a map, such as ``map:alpha`` or ``map:alpha,dtype=uint16``.
+    Raise UsageError if ``keep`` is malformed.
     """
     if keep is None:
         return listing
@@ -135,12 +136,12 @@ def _attach_alpha(one: Input, name: str, dtype: str) -> Input:
 
 @cache
 def _alpha_reader(reader: Callable[[Input], bytes] | None, dtype: str) -> Callable[[Input], bytes]:
-    """Return the reader of the alpha of inputs that have ``reader``; cached, so that tables hold one such reader."""
+    """Return a reader of the alpha of images that ``reader`` reads; cached, because a table keeps a list of readers."""
     return partial(_read_alpha, reader=reader, dtype=dtype)
 
 
 def _read_alpha(one: Input, *, reader: Callable[[Input], bytes] | None, dtype: str) -> bytes:
-    """Read an image, and return its alpha as a .npy file; return empty bytes for an image without alpha."""
+    """Read an image, and return its alpha as the bytes of a .npy file; return empty bytes if it has no alpha."""
     values = read_alpha(read_input(replace(one, reader=reader)), dtype)
     out = io.BytesIO()
     if values is not None:
@@ -149,7 +150,10 @@ def _read_alpha(one: Input, *, reader: Callable[[Input], bytes] | None, dtype: s
 
 
 def require_stored_maps(requests: Sequence[MapRequest], stored: Mapping[str, Any]) -> list[MapRequest]:
-    """Return an append's requests with the specifications ``stored`` in the dataset; reject requests that differ."""
+    """Return an append's requests, with all fields from the dataset's ``stored`` specifications of the maps.
+
+    Raise UsageError if a request differs from the stored specification, or no map of its name is stored.
+    """
     fixed = []
     for each in requests:
         entry = dict(stored.get(each.name) or {})

@@ -32,7 +32,8 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
 
     The result has the bytes of a conversion into the same number of rows in which these inputs never failed. Only
     failed inputs, and inputs whose stored records are damaged, are read from the source. The destination is a finished
-    dataset that nobody reads meanwhile, or an unfinished dataset to resume. Errors: see :func:`picstore.convert`.
+    dataset that nobody reads meanwhile, or the unfinished dataset of an interrupted retry. Errors: see
+    :func:`picstore.convert`.
     """
     require_no_partition(listing)
     root = locate_writable(destination)
@@ -74,9 +75,10 @@ def _reopen(
     duplicates: dict[int, int],
     changed: Sequence[int],
 ) -> None:
-    """Turn a finished dataset into an unfinished one without the rows of the inputs ``changed``; save their files.
+    """Turn a finished dataset into an unfinished one, in which the rows of the inputs ``changed`` are to be rewritten.
 
-    Raise Conflict if the manifest of the dataset has changed since ``manifest`` was read.
+    The previous files of these rows are kept, so that the records of all other inputs can be copied from them. Raise
+    Conflict if the manifest of the dataset has changed since ``manifest`` was read.
     """
     root, rows = job.root, job.rows
     ends = [row_slice(len(lines), rows, row).stop for row in range(rows)]
@@ -112,8 +114,8 @@ def _update_duplicates(
 ) -> dict[int, int]:
     """Map each duplicate to the first input with the same bytes, as if the ``readable`` inputs had never failed.
 
-    ``current`` is that mapping for the source's present bytes. An input that did not fail keeps the first input of its
-    ledger line, unless its first input in ``current`` is ``readable``.
+    ``current`` maps each duplicate to the first input with the same bytes in the source as it is now. An input that did
+    not fail keeps the first input that its ledger line states, unless its first input in ``current`` is ``readable``.
     """
     duplicates: dict[int, int] = {}
     for line in lines:
@@ -131,8 +133,8 @@ def _update_duplicates(
 def _count_rows(root: Location, manifest: Manifest, lines: Sequence[ledger.LedgerLine]) -> int:
     """Derive the number of rows of a dataset's conversion from the number of records in each file.
 
-    Last rows whose inputs all failed have no files, so higher numbers are tried too. Raise PicstoreError if no number
-    fits, because the ledger then belongs to another dataset.
+    Rows at the end have no files if all their inputs failed, so more rows than the files show are tried too. Raise
+    PicstoreError if no number of rows fits, because the ledger then belongs to another dataset.
     """
     converted = np.array([line.status in (LOSSLESS, REENCODED) for line in lines])
     before = np.concatenate(([0], np.cumsum(converted)))

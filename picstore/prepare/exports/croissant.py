@@ -27,8 +27,8 @@ from picstore.storage.location.resolve import (
 )
 
 CROISSANT = "croissant.json"
-_MAX_FILE = 1 << 26  # bytes of an earlier file whose fields are kept
-_CHUNK = 8 << 20  # bytes to read and hash at a time
+_MAX_FILE = 1 << 26  # largest number of bytes of an existing Croissant file, which is read to keep some of its fields
+_CHUNK = 8 << 20  # number of bytes to read and hash at a time
 
 _TERMS = (
     "arrayShape citeAs column containedIn equivalentProperty extract field fileProperty fileObject fileSet format "
@@ -62,14 +62,14 @@ _SOURCE = {"fileSet": {"@id": "files"}}
 
 
 def write_dataset_croissant(dataset: Dataset, out: Where, progress: Progress | None = None) -> str:
-    """Describe a saved dataset in a Croissant file, and return its location; all files are read for their SHA-256.
+    """Describe a saved dataset in the Croissant file ``out``, and return the file's path or URL.
 
-    Of an existing file, the fields stay that picstore does not know, such as license and creator, and so do name and
-    description.
+    All files of the dataset are read to compute their SHA-256. If ``out`` exists, its name, its description and the
+    fields that picstore does not write, such as license and creator, are kept.
 
     Raises:
-        UsageError: the dataset is a selection, joined or has unsaved edits; or ``out`` exists and is not JSON.
-        NotADataset: a file is missing.
+        UsageError: the dataset is a selection, is joined or has unsaved edits; or ``out`` exists and is not JSON-LD.
+        NotADataset: a file of the dataset is missing.
     """
     root, manifest = dataset.path, dataset.manifest
     if not isinstance(root, Location) or not dataset.is_saved or len(dataset) != manifest.images_left:
@@ -94,9 +94,11 @@ def write_dataset_croissant(dataset: Dataset, out: Where, progress: Progress | N
 
 
 def write_export_croissant(dataset: Dataset, folder: Location, form: str) -> None:
-    """Describe an export in its folder: shards and tables with their SHA-256; of single images only the pattern.
+    """Write a Croissant file that describes an export into the export's folder.
 
-    The name is of the dataset's uuid, so that equal datasets give equal files, wherever they lie.
+    It lists shards and tables with their SHA-256; images that are single files are described only by a pattern of
+    their paths. The name in it begins with ``picstore-`` and the start of the dataset's uuid, so that equal datasets
+    give equal files, whatever the folder.
     """
     name = f"picstore-{dataset.uuid[:8]}"
     names = sorted(each for each, _ in folder.files() if form != "folder" or "/" not in each)
@@ -122,7 +124,7 @@ def write_export_croissant(dataset: Dataset, folder: Location, form: str) -> Non
 def list_files(
     root: Location, names: Iterable[str], *, base: str = "", progress: Progress | None = None
 ) -> list[dict[str, Any]]:
-    """Return a FileObject for each file, with its size and SHA-256; raise NotADataset if a file is missing."""
+    """Return a Croissant FileObject for each file, with size and SHA-256; raise NotADataset if a file is missing."""
     on_progress = progress_callback(progress)
 
     def describe(name: str) -> dict[str, Any]:
@@ -152,7 +154,7 @@ def _hash(file: Location) -> tuple[int, str]:
 
 
 def _record_fields(dataset: Dataset) -> list[tuple[str, dict[str, Any]]]:
-    """Return the names of the fields of a dataset's records, and what their type is."""
+    """Return the name of each field of a dataset's records, with the Croissant properties that state its type."""
     label: dict[str, Any] = {"dataType": ["cr:Int64", "cr:Label"]}
     if dataset.classes:
         label["references"] = {"field": {"@id": "classes/label"}}
@@ -180,7 +182,7 @@ def _field(name: str, kind: Mapping[str, Any], source: Mapping[str, Any]) -> dic
 
 
 def _document(dataset: Dataset, name: str, files: list[dict[str, Any]], fields: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the JSON-LD of a dataset with its files, fields, classes and origin."""
+    """Return the JSON-LD object that describes a dataset: its files, fields, classes and origin."""
     manifest, sets = dataset.manifest, [{"@type": "cr:RecordSet", "@id": "records", "name": "records", "field": fields}]
     if dataset.classes:
         sets.append(_class_set(dataset.classes))

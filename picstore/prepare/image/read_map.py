@@ -19,13 +19,13 @@ from picstore.storage.format.maps import MAGIC, MapSpec, cast_map, decode_map, e
 
 _PNG, _NPY, _EXR = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY", b"\x76\x2f\x31\x01"
 _WITH_ALPHA = ("PNG", "WEBP", "TIFF", "GIF", "BMP", "ICO")  # Formats of images whose alpha ``read_alpha`` reads.
-# Largest number of pixels of a map: the default for images, because a map has the size of its image.
+# Largest number of pixels of a map. It equals the default limit for images, because a map has the size of its image.
 _MAX_PIXELS = 1 << 28
 _NPY_VERSIONS: dict[tuple[int, int], Callable[..., Any]] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-# Functions by EXIF orientation that turn values (h, w, channels) to those of the upright image.
+# For each EXIF orientation except 1, the function that turns an image's values (h, w, channels) upright.
 _TO_UPRIGHT: dict[int, Callable[[Array], Array]] = {
     2: lambda values: values[:, ::-1],
     3: lambda values: values[::-1, ::-1],
@@ -40,8 +40,9 @@ _TO_UPRIGHT: dict[int, Callable[[Array], Array]] = {
 def make_map(name: str, data: bytes | Array, spec: MapSpec, image: CoordinateMap) -> bytes:
     """Convert a map to its stored form, turned upright and resized like its image.
 
-    A map is turned upright if its size is that of the image before rotation but not after it. Resizing takes the value
-    of the nearest pixel. A map that already has the stored image's size is not resized.
+    A map is turned upright if it has the image's size before the rotation, and that differs from the size after the
+    rotation. Resizing takes the value of the nearest pixel. A map that already has the stored image's size is not
+    resized.
 
     Args:
         name: name of the attachment, for error messages.
@@ -49,8 +50,8 @@ def make_map(name: str, data: bytes | Array, spec: MapSpec, image: CoordinateMap
         image: coordinate map that states how the image was rotated and resized.
 
     Raises:
-        ImageError: the map cannot be read exactly, its size is not that of the image, or its dtype cannot hold the
-            values.
+        ImageError: the map cannot be read exactly, its size is not that of the image, or the dtype of ``spec`` cannot
+            hold the values.
     """
     try:
         values = cast_map(read_values(data) if isinstance(data, bytes) else as_values(data), spec)
@@ -155,7 +156,7 @@ def _read_png(data: bytes) -> Array:
 
 
 def _read_png_of_16_bits(data: bytes, mode: str) -> Array:
-    """Read a color PNG of 16 bits per channel in two passes, because Pillow reads only one byte of each value."""
+    """Read a color PNG of 16 bits per channel in two passes, because Pillow reads one byte of each value at a time."""
     from PIL import PngImagePlugin
 
     halves = []

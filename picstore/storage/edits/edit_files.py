@@ -55,7 +55,7 @@ class EditFiles:
         return self._kept[entry.values]
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """Return labels of the records ``ids``: values of the column ``label``, by default the stored ``labels``."""
+        """Return the labels of the records ``ids``: values of the column ``label``, or ``labels`` for other ids."""
         changed: I64 = labels.copy()
         if LABEL in self.columns:
             indices, found = self.column(LABEL).find_ids(ids.astype(np.int64))
@@ -71,12 +71,12 @@ class EditFiles:
         return replace(record, label=values.pop(LABEL, record.label), columns=values)
 
     def deleted(self) -> I64:
-        """Return the numbers of the deleted records in stored order, ascending."""
+        """Return the indices of the deleted records among all stored records, ascending."""
         tombstones = self.edits.tombstones
         return np.zeros(0, np.int64) if tombstones is None else self._read(tombstones)
 
     def with_deleted(self, deleted: I64) -> tuple[Edits, FileBytes]:
-        """Return edits in which exactly the records with the given numbers are deleted, and the new files by name."""
+        """Return edits that delete exactly the stored records at the indices ``deleted``, and the new files by name."""
         npy_file, raw = pack_npy_file(deleted.astype("<i8"))
         tombstones = npy_file if len(deleted) else None
         return replace(self.edits, deleted=len(deleted), tombstones=tombstones), {npy_file.file: raw}
@@ -99,12 +99,15 @@ class EditFiles:
         return replace(self.edits, columns=tuple(entries[name] for name in sorted(entries))), files
 
     def all_columns(self) -> tuple[Edits, FileBytes]:
-        """Return edits for a copy, with all columns but no deletions, and the columns' files by name."""
+        """Return the edits of a copy that keeps all columns and has no deletions, and the columns' files by name."""
         edits = Edits(columns=self.edits.columns)
         return edits, {each.file: self._read_bytes(each) for each in edits.npy_files}
 
     def columns_of(self, ids: I64) -> tuple[Edits, FileBytes]:
-        """Return edits for a copy, whose columns hold only values of the records ``ids``, and the new files by name."""
+        """Return the edits of a copy that has only the records ``ids``, and the bytes of new files by name.
+
+        Each column of the copy holds the values of these records; a column without any such value is left out.
+        """
         entries, files = [], {}
         for name in self.columns:
             owners, values = self.column(name).of(ids)

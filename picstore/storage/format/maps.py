@@ -26,7 +26,7 @@ PREFIX = "map:"
 DTYPES = ("uint8", "uint16", "float16", "float32")
 INTERPOLATIONS = ("nearest", "linear")
 MAX_CHANNELS = 4
-_NAN = "nan"  # Stands for NaN in JSON, which has no such number.
+_NAN = "nan"  # String that stands for NaN in a manifest, because JSON has no such number.
 _TEXT = re.compile(r"[^,=:]+")
 _FIELDS: dict[str, Callable[[str], Any]] = {
     "dtype": str,
@@ -41,10 +41,11 @@ _FIELDS: dict[str, Callable[[str], Any]] = {
 MAGIC = b"PICM"
 # Fields: magic number, version, dtype code, channels, width, height, number of rows in a block.
 _HEADER = struct.Struct("<4sBBBxHHI")
-# Approximate number of bytes of a block of rows, so small that a crop decodes few rows that it does not need.
+# Approximate size of a block of rows in bytes, uncompressed. It is small, because a crop decodes whole blocks.
 _BLOCK_BYTES = 1 << 16
 _PNG = b"\x89PNG\r\n\x1a\n"
-# Dtype and number of channels of a PNG map, by color type and bits of a sample. A palette index is the map's value.
+# Dtype and number of channels of a map that is a PNG, by the PNG's color type and bits per sample. If the PNG has a
+# palette (color type 3), the palette indices are the values of the map.
 _PNG_FORMS = dict.fromkeys(((3, 1), (3, 2), (3, 4), (3, 8), (0, 8)), ("uint8", 1)) | {
     (0, 16): ("uint16", 1),
     (2, 8): ("uint8", 3),
@@ -55,14 +56,15 @@ _PNG_KEPT = (b"PLTE", b"IDAT", b"IEND")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapSpec:
-    """Specification of a dataset's maps of one name, as the manifest holds it.
+    """Specification that a manifest holds for all maps of one name in the dataset.
 
     Attributes:
         dtype, channels: dtype of each map, one of ``DTYPES``, and number of channels, 1 to ``MAX_CHANNELS``.
-        scale, unit: a stored value times ``scale`` is a quantity in ``unit``.
+        scale, unit: factor and unit of stored values: a value times ``scale`` is a quantity in ``unit``.
         interpolation: interpolation of values between pixels, ``"nearest"`` or ``"linear"``.
         fill: value for pixels outside of the image.
-        invalid: number that stands for a missing value, or None; NaN and infinity always stand for a missing value.
+        invalid: stored number that stands for a missing value; None if no number does. NaN and infinity stand for a
+            missing value in any case.
     """
 
     dtype: str
@@ -87,13 +89,13 @@ class MapSpec:
                 raise UsageError(f"{name} is {value:g}, which {self.dtype} cannot hold")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the specification as an entry for the manifest."""
+        """Return the specification's entry for the manifest."""
         fill: float | str = _NAN if math.isnan(self.fill) else self.fill
         return {"kind": "map", **dataclasses.asdict(self), "fill": fill}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> MapSpec:
-        """Return the specification in an entry of the manifest; raise UsageError if the entry is malformed."""
+        """Build the specification from its entry in the manifest; raise UsageError if the entry is malformed."""
         numbers: dict[str, Any] = {name: entry.get(name) for name in ("channels", "scale", "fill", "invalid")}
         if numbers["fill"] == _NAN:
             numbers["fill"] = math.nan
@@ -110,7 +112,7 @@ class MapSpec:
 
 
 class StoredMap(NamedTuple):
-    """Bytes of a stored map, and the specification of the dataset's maps of that name."""
+    """Bytes of one stored map, and the dataset's specification of the maps with its name."""
 
     spec: MapSpec
     blob: bytes | memoryview
@@ -118,13 +120,13 @@ class StoredMap(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapRequest:
-    """Request of a user to store maps of one name.
+    """User's request to store a map of a given name with each image.
 
     Attributes:
         files: path of a map's file relative to the folder of its image, with ``*`` for the image's file name without
             suffix; empty if the source has a field of the map's name instead of files.
-        given: fields of :class:`MapSpec` that the user sets; if ``dtype`` or ``channels`` is not set, it is that of the
-            first map.
+        given: fields of :class:`MapSpec` that the user sets; ``dtype`` and ``channels``, if not set, are those of the
+            source's first map.
     """
 
     name: str
@@ -140,13 +142,16 @@ class MapRequest:
             raise UsageError(f"map {text!r}: begin with a name, or with name=PATTERN that has one * (../depth/*.png)")
         given = dict(_parse_field(each, text) for each in rest)
         if math.isnan(given.get("invalid", 0.0)):
-            del given["invalid"]  # NaN stands for a missing value in any case.
+            del given["invalid"]  # NaN stands for a missing value even without this field.
         request = cls(name=name, files=files, given=given)
         request.specify(np.empty((1, 1, given.get("channels", 1)), given.get("dtype", "float32")))
         return request
 
     def specify(self, first: Array) -> MapSpec:
-        """Return the specification, given the first map, (h, w, channels); raise UsageError if it would be invalid."""
+        """Return the specification of maps of which ``first`` is one; raise UsageError if it is impossible.
+
+        The dtype and channels of ``first``, (h, w, channels), are taken if the user did not set them.
+        """
         fill = self.given.get("fill", self.given.get("invalid", 0.0))
         found = {"dtype": first.dtype.name, "channels": first.shape[2]}
         try:
@@ -178,7 +183,7 @@ def parse_requests(texts: Any) -> list[MapRequest]:
 
 
 def _holds(dtype: np.dtype[Any], value: float) -> bool:
-    """Return whether a dtype can hold a number; a float may be rounded."""
+    """Return whether a dtype can hold a number: exactly for integer dtypes, perhaps rounded for float dtypes."""
     if dtype.kind == "f":
         return not math.isfinite(value) or abs(value) <= float(np.finfo(dtype).max)
     return math.isfinite(value) and value == int(value) and 0 <= value <= np.iinfo(dtype).max
@@ -187,7 +192,7 @@ def _holds(dtype: np.dtype[Any], value: float) -> bool:
 def cast_map(values: Array, spec: MapSpec) -> Array:
     """Convert values (h, w, channels) to the dtype of a map; raise ImageError if the dtype cannot hold them.
 
-    Floats are rounded if the dtype is a smaller float type; integers must not be rounded.
+    A smaller float dtype rounds floats; ImageError is raised if it would round integers.
     """
     if values.ndim != 3 or values.shape[2] != spec.channels:
         channels = values.shape[2] if values.ndim == 3 else f"{values.ndim} dimensions and no"
@@ -216,7 +221,7 @@ def cast_map(values: Array, spec: MapSpec) -> Array:
 
 
 def encode_map(values: Array) -> bytes:
-    """Encode a map, (h, w, channels) of a dtype in ``DTYPES``: as PNG if possible, else as blocks of rows."""
+    """Encode a map, (h, w, channels) of a dtype in ``DTYPES``, as PNG if PNG can hold it, else as blocks of rows."""
     height, width, channels = values.shape
     mode = {("uint8", 1): "L", ("uint16", 1): "I;16", ("uint8", 3): "RGB", ("uint8", 4): "RGBA"}.get(
         (values.dtype.name, channels)
@@ -239,9 +244,11 @@ def _bits(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _to_planes(block: Array) -> bytes:
-    """Convert a block of rows to bytes that compress well: differences from the left neighbor, the lowest bytes first.
+    """Convert a block of rows to bytes that compress well.
 
-    Neighboring differences and bytes of equal weight are similar, so that zstd needs half to two thirds of the bytes.
+    Each value is replaced by its difference from the left neighbor. The lowest bytes of all differences come first,
+    then the second lowest bytes, and so on. zstd compresses this to half to two thirds of the size that it reaches for
+    plain values, because neighboring differences, and their bytes of equal weight, are similar.
     """
     bits = np.ascontiguousarray(block.transpose(0, 2, 1)).view(_bits(block.dtype))
     bits = np.concatenate([bits[:, :, :1], bits[:, :, 1:] - bits[:, :, :-1]], axis=2)
@@ -252,7 +259,7 @@ def _to_planes(block: Array) -> bytes:
 def _from_planes(planes: bytes, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Array:
     rows, width, channels = shape
     of_weight = np.frombuffer(planes, np.uint8).reshape(dtype.itemsize, rows, channels, width)
-    # Shifts take a fifth of the time of transposing the bytes.
+    # Joining the bytes by shifts takes a fifth of the time that transposing the array of bytes takes.
     bits = of_weight[-1].astype(_bits(dtype))
     for plane in of_weight[-2::-1]:
         bits = bits << 8 | plane
@@ -268,7 +275,7 @@ def decode_map(blob: bytes | memoryview, *, rows: tuple[int, int] | None = None)
 
     Args:
         blob: attachment ``map:NAME`` of a record.
-        rows: number of the first row to decode and of the row after the last; None for all rows.
+        rows: index of the first row to decode, and of the row after the last row to decode; None for all rows.
 
     Returns:
         array (rows, width, channels) of uint8, uint16, float16 or float32.
@@ -339,7 +346,7 @@ def _decode_blocks(blob: memoryview, span: tuple[int, int]) -> Array:
 
 
 def _decompress(frame: memoryview, size: int) -> bytes:
-    """Decompress a zstd frame of exactly ``size`` bytes, without using memory for more; raise ImageError otherwise."""
+    """Decompress a zstd frame, allocating at most ``size`` bytes; raise ImageError unless it holds ``size`` bytes."""
     try:
         decompressor = ZstdDecompressor()
         planes: bytes = decompressor.decompress(frame, size)
@@ -353,7 +360,7 @@ def _decompress(frame: memoryview, size: int) -> bytes:
 
 
 def _decode_png(blob: bytes, span: tuple[int, int]) -> Array:
-    """Decode the rows of a PNG in ``span``, by giving Pillow a PNG that ends after the last of these rows."""
+    """Decode the rows ``span``, first and last + 1, of a PNG; Pillow gets a PNG that ends with the last of them."""
     from PIL import PngImagePlugin  # Imported only here, because few records have maps.
 
     top, bottom = span
@@ -367,7 +374,7 @@ def _decode_png(blob: bytes, span: tuple[int, int]) -> Array:
 
 
 def _png_of_rows(blob: bytes, rows: int) -> bytes:
-    """Return a PNG of the first ``rows`` rows of a PNG: a header of that height before the same compressed pixels."""
+    """Return a PNG of the first ``rows`` rows of a PNG: the same compressed pixels after a header with that height."""
     header = blob[12:20] + struct.pack(">I", rows) + blob[24:29]
     parts = [blob[:12], header, struct.pack(">I", zlib.crc32(header))]
     at = 33
