@@ -21,7 +21,7 @@ GENERATED = {"reference/commands.md", "examples/index.md"}  # by scripts/docs_ho
 NEW = 1000  # of a page that is not in LIMITS
 LIMITS = {
     "audit.md": 650,
-    "benchmarks.md": 1900,
+    "benchmarks.md": 2300,
     "cli.md": 3800,
     "comparison.md": 1500,
     "compatibility.md": 750,
@@ -63,12 +63,12 @@ LIMITS = {
     "sources.md": 3000,
     "targets.md": 800,
     "training.md": 1300,
-    "transforms.md": 1200,
+    "transforms.md": 1250,
     "tutorial.md": 700,
     "view.md": 1400,
     "views.md": 500,
 }
-TOTAL = 57_000
+TOTAL = 58_000
 
 
 class Nav(yaml.SafeLoader):  # type: ignore[misc]
