@@ -21,6 +21,7 @@ from picstore.prepare.dataset_writer import Writer as Writer
 from picstore.storage.dataset import Dataset as Dataset
 from picstore.storage.format.maps import decode_map as decode_map
 from picstore.storage.format.record import Record as Record
+from picstore.train.audited import Audit as Audit
 from picstore.train.batch import Batch as Batch
 from picstore.train.batch import patchify as patchify
 from picstore.train.loader import Loader as Loader

@@ -56,6 +56,7 @@ NAMES = {
     "storage.format.maps": "decode_map",
     "storage.format.record": "Record",
     "prepare.dataset_writer": "Writer",
+    "train.audited": "Audit",
     "train.loader": "Loader",
     "train.batch": "Batch patchify",
     "train.mux": "DataMux",
