@@ -383,3 +383,18 @@ def test_a_narrow_window_needs_no_sideways_scrolling(browser: Any, address: str,
         elif place.startswith("#image"):
             assert page.locator(".stage").bounding_box()["height"] > 100
     context.close()
+
+
+def test_while_kernels_are_compiled_the_page_says_so(page: Any, address: str) -> None:
+    held: list[Any] = []
+    page.route("**/api/kernels*", lambda route: route.fulfill(json={"compiling": True}))
+    page.route("**/api/draws*", lambda route: held.append(route))
+    page.route("**/crop?*", lambda route: held.append(route))
+    for place in ("#recipe?position=2", "#image?position=3"):
+        page.goto(f"{address}{place}")
+        compiling = page.get_by_text("Compiling, once on this machine: about 10 s …")
+        expect(compiling).to_be_visible()
+        for route in held:
+            route.continue_()
+        held.clear()
+        expect(compiling).to_be_hidden()
