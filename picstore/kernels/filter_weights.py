@@ -99,7 +99,7 @@ def _support(size, length, interpolation, antialias):
 
 @device_function
 def most_taps(size, length, interpolation, antialias):
-    """Return the greatest number of source pixels from which an output pixel is computed; see ``axis_weights``."""
+    """Return the maximum number of source pixels from which an output pixel is computed; see ``axis_weights``."""
     return 2 * math.ceil(_support(size, length, interpolation, antialias)) + 1
 
 

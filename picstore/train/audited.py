@@ -21,26 +21,26 @@ from picstore.train.order.drawn_samples import DRAWN, Drawn, drawn_samples
 from picstore.train.order.mux_order import MuxOrder
 from picstore.train.orders_of_states import AnyOrder
 
-# What became of a record, given the dataset as training had it and as it is now.
+# Results of ``Audit.status``, which compares the training's version of a dataset with the latest version.
 PRESENT, DELETED_SINCE, DELETED_BEFORE = "present", "deleted since", "deleted before"
 NOT_SELECTED, ADDED_SINCE, UNKNOWN = "not selected", "added since", "not in this dataset"
 _SAMPLE = np.dtype([*DRAWN.descr, ("id", "<i8")])
-_MAX_EPOCHS = 1 << 20  # Each takes some milliseconds.
-_SPARSE = 4  # Ids are read of single containers if these are at most a fourth of all.
+_MAX_EPOCHS = 1 << 20  # maximum number of epochs to audit, because each takes some milliseconds
+_SPARSE = 4  # If at most a fourth of the containers have records to look up, only their ids are read.
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """Samples that a training drew up to a state, of all ranks: arrays, computed when asked for.
+    """Samples that all ranks of a training drew before a state; the methods compute them as arrays.
 
     A step is a global batch: the batches of one step on all ranks. Steps are numbered from 0 through all epochs.
 
     Attributes:
-        datasets: the datasets as the training had them: the versions that the state names, with their selections.
+        datasets: the training's datasets, in the versions that the state names and with the training's selections.
         steps: number of steps before the state.
-        epoch, batch: position of the state: an epoch, and a step of this epoch; a mux has no epochs.
+        epoch, batch: indices of the state's epoch, and of the next step in this epoch; for a mux, 0 and ``steps``.
         world_size: number of ranks in the state.
-        remarks: what the state cannot tell, and what was assumed.
+        remarks: sentences that say what the state does not tell, and what is assumed instead.
     """
 
     datasets: tuple[Dataset, ...]
@@ -57,7 +57,7 @@ class Audit:
     def of(
         cls, order: AnyOrder, datasets: Sequence[Dataset], state: Mapping[str, Any], latest: Sequence[Dataset]
     ) -> Audit:
-        """Audit an order up to a state; ``latest`` are the datasets as they are now.
+        """Audit the steps of an order before a state; ``latest`` holds the latest versions of ``datasets``.
 
         Raises:
             UsageError: the state is of other datasets or another order.
@@ -90,28 +90,29 @@ class Audit:
         return cls(tuple(datasets), steps, epoch, batch, ranks, tuple(remarks), drawn, tuple(latest))
 
     def parts(self, first: int = 0, stop: int | None = None) -> Iterator[Table]:
-        """Yield :meth:`samples` in parts of about 65,536 samples, so that memory does not grow with their number."""
+        """Yield the result of :meth:`samples` in parts of about 65,536 samples, to limit the memory in use."""
         for part in self._drawn.samples(*self._bounds(first, stop)):
             yield self._with_ids(part)
 
     def samples(self, first: int = 0, stop: int | None = None) -> Table:
-        """Return the samples of the steps from ``first`` to ``stop`` - 1, by default all before the state.
+        """Return the samples of the steps from ``first`` to ``stop`` - 1, by default of all steps before the state.
 
         Returns:
-            A structured array (n,) of int64, by step, rank and slot: ``step``; ``rank``, and ``slot`` in the rank's
-            batch; ``source``, an index in :attr:`datasets`; ``epoch`` of the source; ``position``, so that
-            ``datasets[source][position]`` is the record; and ``id``. A damaged record has the id −1.
+            A structured array (n,), sorted by step, rank and slot, with the int64 fields ``step``; ``rank``; ``slot``,
+            the index in the rank's batch; ``source``, the index in :attr:`datasets`; ``epoch``, the source's epoch;
+            ``position``, with which ``datasets[source][position]`` is the record; and ``id``, which is −1 for a damaged
+            record.
         """
         return np.concatenate([np.zeros(0, _SAMPLE), *self.parts(first, stop)])
 
     def find(self, ids: npt.ArrayLike, *, source: int = 0, first: int = 0, stop: int | None = None) -> Table:
-        """Return the samples of the records ``ids`` of a dataset, as :meth:`samples`; none of an unknown id."""
+        """Return the samples that drew a record of ``ids``, as :meth:`samples` does; unknown ids are ignored."""
         positions = self.positions(integers(ids, "ids"), source=source)
         some = np.unique(positions[positions >= 0])
         return self._with_ids(self._drawn.find(source, some, *self._bounds(first, stop)))
 
     def counts(self, *, source: int = 0, first: int = 0, stop: int | None = None) -> I64:
-        """Return how often each record of ``datasets[source]`` was drawn, int64 (records,), by position."""
+        """Return how often each record of ``datasets[source]`` was drawn, in order of position: int64 (records,)."""
         return self.all_counts(first, stop)[source]
 
     def all_counts(self, first: int = 0, stop: int | None = None) -> list[I64]:
@@ -124,7 +125,7 @@ class Audit:
         return unseen
 
     def status(self, ids: npt.ArrayLike, *, source: int = 0) -> list[str]:
-        """Return what became of the record of each id.
+        """Return, for each id, what became of the record.
 
         Returns:
             "present"; "deleted since" the training; "deleted before" it; "not selected" for the training; "added since"
@@ -145,13 +146,13 @@ class Audit:
         return list(map(str, chosen))
 
     def ids(self, source: int = 0) -> I64:
-        """Return the ids of a dataset's records, in the order of the positions; read once."""
+        """Return the ids of a dataset's records, in order of position; they are read at the first call and kept."""
         if source not in self._ids:
             self._ids[source] = self.datasets[source].ids
         return self._ids[source]
 
     def paths(self, positions: I64, *, source: int = 0) -> list[str | None]:
-        """Return the path that each record had in its source, or None, by reading the tables of their containers."""
+        """Return the source path stored with each record, or None; read the indexes of the records' containers."""
         dataset = self.datasets[source]
         containers, records = dataset.live.find(positions)
         paths: list[str | None] = [None] * len(positions)
@@ -165,7 +166,7 @@ class Audit:
         return paths
 
     def ids_of_paths(self, paths: Iterable[str], *, source: int = 0) -> dict[str, int]:
-        """Return the id of each path that a stored record has, deleted records included; it reads all tables."""
+        """Return the ids of the records with ``paths``, by path, deleted records included; read all indexes."""
         wanted, containers = set(paths), self.datasets[source].containers
         every = LiveRecords.from_deleted(self.datasets[source].rows["records"], np.zeros(0, np.int64), file="")
         pairs = zip(read_paths(containers.index, every), containers.ids().tolist(), strict=True)
@@ -204,7 +205,7 @@ class Audit:
 
 
 def _find(stored: I64, ids: I64) -> tuple[I64, Bools]:
-    """Return the index of each id among ``stored`` ids, 0 if it is not there, and whether it is there."""
+    """For each id, return its index in ``stored``, or 0 if it is missing there, and whether ``stored`` has it."""
     order = np.argsort(stored, kind="stable")
     at = np.minimum(np.searchsorted(stored, ids, sorter=order), len(stored) - 1)
     if not len(stored):

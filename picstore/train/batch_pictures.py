@@ -43,7 +43,7 @@ def make_captions(labels: torch.Tensor, ids: torch.Tensor, classes: Sequence[str
 
 
 def are_images(images: Any) -> bool:
-    """Return whether what a loader's callables returned is still images of three channels."""
+    """Return whether the result of a loader's callables still consists of images with three channels."""
     return isinstance(images, (torch.Tensor, list)) and (not len(images) or images[0].ndim == 3 == len(images[0]))
 
 

@@ -23,7 +23,7 @@ from picstore.arrays import U8, Array
 
 # Sizes of blocks are multiples of this number of bytes, so that one block fits most containers of a dataset.
 _GRANULE = 1 << 16
-_MIN_BYTES = 1 << 20  # Least size of a thread's buffer in bytes.
+_MIN_BYTES = 1 << 20  # Minimum size of a thread's buffer in bytes.
 # Number of free blocks to keep: for batches made ahead, two batches of the consumer, and batches on the way to a GPU.
 KEPT_BATCHES = 9
 
@@ -130,7 +130,8 @@ def allocate_mapped(size: int) -> U8:
 def round_coarsely(size: int) -> int:
     """Round a size up by at most a quarter, so that a few sizes of blocks serve batches of any size.
 
-    A new block costs time: CUDA page-locks it. Of 280 batches of 26 to 38 MB, 35 needed one; with rounded sizes, 17.
+    A new block costs time, because CUDA page-locks it. Of 280 batches of 26 to 38 MB, 35 needed a new block with exact
+    sizes, and 17 with rounded sizes.
     """
     step = 1 << max(size.bit_length() - 3, 0)
     return -(-size // step) * step
@@ -169,7 +170,7 @@ class BufferPool:
                 block = self._free.pop(smallest)
             else:
                 if self._free:
-                    self._free.pop()  # Free the largest, which is too small.
+                    self._free.pop()  # Free the largest block, which is too small.
                 block = self._allocate(-(-size // _GRANULE) * _GRANULE)
         # Every view keeps this array alive: once the last view is deleted, so is the array, and the block is free.
         borrowed = block[:size]
@@ -262,8 +263,8 @@ def has_hung_up(error: Exception) -> bool:
 def send_descriptor(connection: Connection, descriptor: int) -> None:
     """Send a file descriptor, which must stay open until the other side has received it.
 
-    ``multiprocessing.reduction.send_handle`` will not do: from Python 3.14 on, and on macOS, it waits for an
-    acknowledgement, and would take the first byte of the other side's next message for it.
+    ``multiprocessing.reduction.send_handle`` is not usable here, because from Python 3.14 on, and on macOS, it waits
+    for an acknowledgement, and would mistake the first byte of the other side's next message for it.
     """
     with socket_of(connection) as line:
         socket.send_fds(line, [b"d"], [descriptor])

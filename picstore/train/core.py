@@ -210,14 +210,14 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         return self._iterate(worker, self._cursor.start_iteration(worker) if worker.count else None)
 
     def __getitem__(self, index: Any) -> NoReturn:
-        """Raise UsageError, because a loader has no items; say what has."""
+        """Raise UsageError, because a loader has no items; the message names the class that has."""
         raise UsageError(
             f"a {type(self).__name__} has no item {index!r}; iterate it, take make_batch(epoch, step) for one batch, "
             "picstore.MapDataset for single images, or picstore.Dataset for records"
         )
 
     def make_batch(self, epoch: int, batch: int) -> tuple[Batch, SingleBatch]:
-        """Make a single batch of this rank, on the CPU and in this thread, equal to the one that training gets.
+        """Make a single batch of this rank, on the CPU and in this thread, equal to the batch that training gets.
 
         The loader's position does not change, and no other batch is made. Damaged records are replaced as usual.
 
@@ -288,7 +288,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         return {**self.order.state(epoch, batch), **({} if gap is None else {_GAP: gap})}
 
     def position_of(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the epoch and batch at which a state goes on; raise UsageError if it does not fit this loader."""
+        """Return the epoch and batch that follow a state; raise UsageError if the state does not fit this loader."""
         return self._order_of(state).position(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

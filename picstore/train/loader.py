@@ -32,22 +32,22 @@ from picstore.train.transforms.views import ViewGroup
 
 @dataclass(frozen=True)
 class EpochSampler:
-    """What training scripts use of a DistributedSampler: ``loader.sampler.set_epoch(epoch)`` and its length."""
+    """Part of a DistributedSampler that training scripts use: ``loader.sampler.set_epoch(epoch)`` and the length."""
 
     loader: Loader
-    samples: int  # Largest number of samples of a rank in an epoch.
+    samples: int  # Maximum number of samples of a rank in an epoch.
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration begin an epoch; the first call after ``load_state_dict`` keeps the loaded position.
 
-        That call tells which number the training loop gives to the state's epoch, and later numbers are relative to it.
-        They differ if a limit of steps cut an epoch short: Lightning counts on, but the loader still makes the rest of
-        the epoch.
+        The number in that call stands for the state's epoch, and later numbers are relative to it. The training loop's
+        number differs from the loader's if a limit on steps cut an epoch short, because Lightning then counts a new
+        epoch, but the loader still makes the rest of the previous epoch.
         """
         self.loader._cursor.follow_epoch(epoch)
 
     def __len__(self) -> int:
-        """Return the largest number of samples of a rank in an epoch."""
+        """Return the maximum number of samples of a rank in an epoch."""
         return self.samples
 
 
@@ -59,11 +59,11 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
 
     Every iteration is a whole epoch. After an iteration that is broken off, the next epoch follows, because a loop that
     always stops after k batches would otherwise get the same batches forever. ``load_state_dict`` resumes in the middle
-    of an epoch, once: ``loader.load_state_dict(loader.state_dict())`` after a ``break`` goes on at the next batch.
+    of an epoch, once: ``loader.load_state_dict(loader.state_dict())`` after a ``break`` continues with the next batch.
 
     A look at one batch does not use up an epoch: ``next(iter(loader))``, right after the loader was made or after
     ``set_epoch`` or ``load_state_dict``, leaves the next iteration where it would have begun. ``position`` then is that
-    of the batch after the one taken. A second look, or a look at an epoch's only batch, is an iteration as any other.
+    of the batch after the one taken. A second look, or a look at an epoch's only batch, is an iteration like any other.
 
     Training scripts written for a DataLoader find ``batch_size``, ``drop_last``, ``num_workers``, which is 0, and
     ``sampler``, which has ``set_epoch``. Other arguments of a DataLoader raise an error that says what to use instead.
@@ -105,7 +105,8 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         repeat: number of samples in an epoch, as a multiple of the number of records; less than 1 for short epochs.
         lanes: number of runs of the dataset that batches mix, at most 65,536. The order depends on this number, but not
             on the world size. Ranks share lanes unless the number is a multiple of the world size; the default is the
-            least such multiple from 32 on. ``load_state_dict`` takes over the state's lanes unless they are given here.
+            smallest such multiple that is at least 32. ``load_state_dict`` takes over the state's lanes unless they are
+            given here.
         on_damage: ``"skip"`` replaces a damaged record by another record of the container or batch, logs it once with
             file and offset, and counts it in ``loader.damaged``; ``"raise"`` stops.
         max_pixels: an image with more pixels counts as damaged, before memory is allocated for it.
@@ -139,7 +140,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             arrays (N, …) or lists of N, which become part of ``batch.columns``. One thread at a time calls it. With
             ``isolate`` it must be in a module that the loader's process can import.
         cache, cache_limit: folder in which the containers of a distant dataset are kept once they are read, and the
-            folder's largest size, as for :class:`picstore.Dataset`.
+            folder's maximum size, as for :class:`picstore.Dataset`.
 
     Raises:
         NotADataset, Damage: the dataset cannot be opened.
@@ -188,7 +189,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         **unknown: NoReturn,
     ) -> None:
         refuse_arguments("Loader", unknown)
-        # So far, the arguments are the only local names.
+        # At this point, the arguments are the only local variables.
         options = check_arguments(locals())
         if isinstance(path, Dataset) and cache is not None:
             raise UsageError("an open dataset has a cache of its own; give it to picstore.Dataset")

@@ -196,14 +196,14 @@ def check_arguments(given: Mapping[str, Any]) -> LoaderArguments:
         The arguments, with Python's own types instead of NumPy's, so that a state can contain them.
 
     Raises:
-        UsageError: an argument has another type or is out of range; the text says what to give instead.
+        UsageError: an argument has another type or is out of range; the message says what to give instead.
     """
     checked = {name: _CHECKS[name](value, name) for name, value in given.items() if name in _CHECKS}
     return cast("LoaderArguments", checked)
 
 
 def images_given(batch_size: int | None, global_batch_size: int | None, world_size: int) -> tuple[int | None, int]:
-    """Return the given size, and the number of such batches in a global batch; raise UsageError for two sizes."""
+    """Return the given batch size, and its number of batches in a global batch; raise UsageError if both are given."""
     if batch_size is not None and global_batch_size is not None:
         text = f"batch_size is {batch_size} and global_batch_size {global_batch_size}"
         raise UsageError(f"{text}; give the images of a rank's batch or of all ranks' batches")

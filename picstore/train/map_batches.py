@@ -45,13 +45,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 TEXT = "text"
-_MAX_REASON = 200  # characters
-_READ_AHEAD = 2  # containers
+_MAX_REASON = 200  # maximum number of characters of a failure's reason
+_READ_AHEAD = 2  # number of containers to read in advance
 
 
 @dataclass(frozen=True, slots=True)
 class MapJob:
-    """Function, and the batches that it gets; ``key`` distinguishes jobs, so that a process keeps one copy of a job."""
+    """Function, and what its batches are made from; a process keeps the job that it last ran, identified by ``key``."""
 
     source: TrainingSource
     output: OutputSpec
@@ -63,7 +63,7 @@ class MapJob:
 
 @dataclass(frozen=True, slots=True)
 class MapTask:
-    """Task of an engine: a part's number and containers, and the number of processes that share this machine."""
+    """Task of an engine: a part's number and containers, and the number of processes on this machine, 0 if unknown."""
 
     job: MapJob
     part: int
@@ -93,7 +93,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class PartValues:
-    """Values of a part's records by id, and the records without a value; ``form`` is None if there is no value."""
+    """Ids and values of a part's records, and the records without a value; ``form`` is None if all are without."""
 
     ids: I64
     values: Values
@@ -103,12 +103,12 @@ class PartValues:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Records of a batch by container and number in the container; ``last`` if its part ends with it, even empty."""
+    """Container and index of each record of a batch; ``last`` marks a part's last chunk, which may have no records."""
 
     held: dict[int, Container]
     containers: I64
     records: I64
-    failures: tuple[Failure, ...] = ()  # damaged records of the containers since the last chunk
+    failures: tuple[Failure, ...] = ()  # damaged records of the containers read since the previous chunk
     last: bool = False
 
     def only(self, slots: slice, **fields: Any) -> _Chunk:
@@ -127,7 +127,7 @@ def make_map_job(
     reducing_gap: float | None,
     batch_size: int,
 ) -> MapJob:
-    """Return the job of calling a function with a dataset's images; raise UsageError as a Loader does."""
+    """Return the job of calling ``function`` with a dataset's batches; raise UsageError for impossible arguments."""
     if isinstance(transform, Views):
         raise UsageError("map takes a list of transforms, not Views; make the views of an image in the function")
     size = checked_integer(batch_size, "batch_size", 1)
@@ -146,13 +146,13 @@ def make_map_job(
 def map_parts(
     job: MapJob, parts: Sequence[tuple[int, ...]], *, threads: int, on_progress: ProgressCallback
 ) -> Iterator[PartValues]:
-    """Yield the values of each part in turn; threads make batches ahead, and this thread calls the function.
+    """Yield the values of each part in turn; other threads make batches in advance, and this one calls the function.
 
     Args:
-        parts: numbers of the containers of each part.
+        parts: indices of the containers of each part.
 
     Raises:
-        UsageError: the function returned values that no column can have, or of several forms.
+        UsageError: the function returned values that no column can hold, or values of different forms.
         PicstoreError: an object store cannot be reached.
     """
     blocks = BufferPool(KEPT_BATCHES)
@@ -178,7 +178,7 @@ _kept: dict[str, MapJob] = {}
 
 
 def run_map_task(task: MapTask, on_progress: ProgressCallback) -> PartValues:
-    """Map one part in a process of an engine, which keeps the function, and so its model, for later tasks."""
+    """Map one part in an engine's process; the process keeps the function, and with it a model, for later tasks."""
     if task.job.key not in _kept:
         _kept.clear()
         if task.sharing:
@@ -201,7 +201,7 @@ def join_values(parts: Iterable[tuple[I64, Values, Form]], failures: Iterable[Fa
 
 
 def require_form(form: Form, expected: Form, record: int, who: str) -> None:
-    """Raise UsageError if a record's value has another form than expected; ``who`` is what has the expected form."""
+    """Raise UsageError if a record's value has another form than expected; ``who`` says what has that form."""
     if form != expected:
         raise UsageError(
             f"the function's value of record {record} is {form}, and {who} {expected}; return one type and shape for "
@@ -210,7 +210,7 @@ def require_form(form: Form, expected: Form, record: int, who: str) -> None:
 
 
 def _ahead(executor: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], ahead: int) -> Iterator[R]:
-    """Yield the function's results in order; threads compute at most ``ahead`` results before they are asked for."""
+    """Yield the function's results in order; threads compute up to ``ahead`` results in advance."""
     pending: deque[Future[R]] = deque()
     for item in items:
         pending.append(executor.submit(function, item))
@@ -221,7 +221,7 @@ def _ahead(executor: ThreadPoolExecutor, function: Callable[[T], R], items: Iter
 
 
 def _read(dataset: Dataset, place: tuple[int, bool]) -> tuple[int, bool, Container | Damage]:
-    """Read a container, or return why it cannot be read, with its number and whether its part ends with it."""
+    """Read a container; return its index, whether it is its part's last, and the container or why it is unreadable."""
     number, last = place
     try:
         return number, last, dataset.containers.read(number)
@@ -233,7 +233,7 @@ def _read(dataset: Dataset, place: tuple[int, bool]) -> tuple[int, bool, Contain
 
 
 def _divide(job: MapJob, read: Iterable[tuple[int, bool, Container | Damage]]) -> Iterator[_Chunk]:
-    """Divide the sound records of containers into batches; the last batch of a part has the rest, or none."""
+    """Divide the undamaged records of containers into batches; a part's last batch has the rest, or no record."""
     dataset, none = job.source.dataset, np.zeros(0, np.int64)
     chunk = empty = _Chunk({}, none, none)
     for number, last, container in read:
@@ -260,11 +260,11 @@ def _divide(job: MapJob, read: Iterable[tuple[int, bool, Container | Damage]]) -
 
 
 def _make_batch(job: MapJob, blocks: BufferPool, chunk: _Chunk) -> Batch | Exception:
-    """Make the batch of a chunk, or return why one of its records cannot be decoded."""
+    """Return the batch of a chunk, or an error if one of its records cannot be decoded."""
     count = len(chunk.records)
     if not count:
         return Damage("no record", "")
-    unused = np.zeros(count, np.int64)  # in place of ``Samples.lane`` and ``Samples.end``
+    unused = np.zeros(count, np.int64)  # for ``Samples.lane`` and ``Samples.end``
     request = [SourceRequest(0, 0, Samples(chunk.containers, chunk.records, unused, unused), np.arange(count))]
     held = {(0, 0, number): container for number, container in chunk.held.items()}
     try:
@@ -318,17 +318,17 @@ def _failure(container: Container, k: int, reason: str) -> Failure:
     if not has_sound_entry(container, k):
         return Failure(None, "", reason)
     path = None
-    with contextlib.suppress(Damage):  # The extras may be damaged too.
+    with contextlib.suppress(Damage):  # The extras, which hold the path, may be damaged too.
         path = path_of(container, k)
     return Failure(int(container.index["id"][k].astype(np.int64)), path or "", reason)
 
 
 def check_values(returned: Any, ids: I64) -> tuple[Values, Form]:
-    """Convert what a function returned for the records ``ids`` to an array (n, …) or a list of n strings, and its form.
+    """Return the values that a function returned for records ``ids``, as an array (n, …) or n strings, and their form.
 
     Raises:
-        UsageError: it is not a tensor, an array or a list; the number of values is another; or a value is None, or of a
-            type that no column has, or of another type or shape than the first.
+        UsageError: the function did not return a tensor, an array or a list with one value for each record; or a value
+            is None, has a type that no column has, or differs in type or shape from the first.
     """
     if isinstance(returned, torch.Tensor):
         returned = _array(returned)
@@ -358,13 +358,13 @@ def check_values(returned: Any, ids: I64) -> tuple[Values, Form]:
 
 
 def _array(value: Any) -> Any:
-    """Convert a tensor, on any device, to an array, bfloat16 as float32; and numbers and lists of numbers to arrays."""
+    """Convert a tensor on any device, a number or nested lists of numbers to an array; bfloat16 becomes float32."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
     try:
         return np.asarray(value)
-    except (ValueError, TypeError):  # A list of lists of several lengths.
+    except (ValueError, TypeError):  # lists of different lengths
         return np.asarray(None)
 
 

@@ -38,18 +38,18 @@ from picstore.train.map_batches import (
 )
 from picstore.train.transforms.arguments import name_of
 
-MAPPING = "mapping"  # folder in the dataset of the runs that have not ended
+MAPPING = "mapping"  # subfolder of a dataset's folder, for the files of unfinished runs
 # A part has at least this many batches, so that its last batch, which is smaller, costs little.
 _BATCHES_A_PART = 4
-# About the largest number of parts, each of which is a file until the run ends.
+# Approximate maximum number of parts, because each part is a file until the run ends.
 _MOST_PARTS = 4096
-_MAX_PART = 1 << 32  # bytes of a part's file
-_MAX_ATTEMPTS = 100  # if other processes keep editing the dataset
+_MAX_PART = 1 << 32  # maximum size of a part's file in bytes
+_MAX_ATTEMPTS = 100  # number of attempts to save while other processes edit the dataset
 
 
 @dataclass(frozen=True, slots=True)
 class MappedColumn:
-    """Saved column: uuid of the dataset, numbers of values, form of a value, failures, and the ledger's location."""
+    """Saved column: uuid of the saved version, number of values, form of a value, failures, and ledger's location."""
 
     uuid: str
     values: int
@@ -72,15 +72,16 @@ def make_mapped_column(
     """Call the job's function for all images of a dataset or selection, and save the values as a column.
 
     Args:
-        settings: what determines the values, as JSON, which a resumed run must have too.
+        settings: what determines the values, as JSON; a resumed run must have equal settings.
         engine: engine of processes; or the number of threads of this process that make batches.
-        limit: largest number of failures.
+        limit: maximum number of failures with which the column is saved.
 
     Raises:
-        UsageError: the dataset cannot be edited, the column cannot have its name or values, or another process maps it.
+        UsageError: the dataset cannot be edited, the column cannot have its name or values, or another process is
+            making it.
         Unfinished: an earlier run was interrupted, and ``resume`` is false.
-        TooManyFailures: there are more failures; all parts that are done are kept.
-        Conflict: the dataset was edited all the time.
+        TooManyFailures: there are more than ``limit`` failures; the finished parts are kept.
+        Conflict: other processes edited the dataset during each attempt to save the column.
     """
     root = _check_column(dataset, column)
     ids, counts = dataset.ids, dataset.live.counts
@@ -104,7 +105,7 @@ def make_mapped_column(
                 _check_failures(failures, limit, root, folder)
         except BaseException:
             if not done:
-                folder.remove()  # Nothing is lost, and the corrected call needs no resume.
+                folder.remove()  # Nothing is done yet, so a corrected call needs no ``resume``.
             raise
         begin_stage(progress, "saving")
         ordered = [done[number] for number in range(len(parts))]
@@ -133,7 +134,7 @@ def divide_containers(counts: I64, batch_size: int) -> list[tuple[int, ...]]:
 
 
 def describe_value(value: Any) -> Any:
-    """Describe a transform or an argument of one as JSON that is equal in every process; functions by their names."""
+    """Describe a transform or its argument as JSON that is the same in every process; functions by their names."""
     if isinstance(value, (bool, int, float, str, type(None))):
         return value
     if isinstance(value, Mapping):
@@ -147,7 +148,7 @@ def describe_value(value: Any) -> Any:
 
 
 def _check_column(dataset: Dataset, column: str) -> WritableLocation:
-    """Return the location of a dataset that can get a column of this name; raise UsageError if it cannot."""
+    """Return a dataset's location; raise UsageError if the dataset cannot get a column of this name."""
     if not isinstance(dataset.path, Location):
         raise UsageError("several datasets have no column of their own; map each of them")
     if not dataset.is_saved:
@@ -160,7 +161,7 @@ def _check_column(dataset: Dataset, column: str) -> WritableLocation:
 
 @contextlib.contextmanager
 def _hold(folder: WritableLocation, settings: Mapping[str, Any], *, resume: bool) -> Iterator[None]:
-    """Write the job file of a run, or check that of an interrupted one, and lock it."""
+    """Write a run's job file, or check an interrupted run's, and keep it locked during the ``with`` block."""
     path, text = folder / "job.json", json.dumps(settings, indent=1)
     made = path.write_new(text.encode())
     with path.lock(f"the column {settings['column']!r} is being made by another process"):
@@ -204,14 +205,14 @@ def _run(
 
 
 def _expected_form(dataset: Dataset, column: str, ids: I64, done: Iterable[PartValues]) -> tuple[Form, str] | None:
-    """Return the form that values must have, and a message's words for what has it; None if any form will do."""
+    """Return the form that values must have, and words for what has this form; None if any form is allowed."""
     for part in done:
         if part.form is not None:
             return part.form, f"record {part.ids[0]} has"
     if column not in dataset.columns:
         return None
     held = dataset.column(column)
-    if np.isin(held.ids, ids).all():  # No other records keep their values.
+    if np.isin(held.ids, ids).all():  # The run replaces all values of the column.
         return None
     form = Form(TEXT) if held.ends is not None else Form(str(held.values.dtype), held.values.shape[1:])
     return form, f"the column {column!r} of other records has"
@@ -240,7 +241,7 @@ def _write_ledger(root: WritableLocation, column: str, failures: Sequence[Failur
 
 
 def _save(dataset: Dataset, column: str, ids: I64, made: PartValues) -> str:
-    """Give the records ``ids`` their values in the latest version of the dataset; other records keep theirs."""
+    """Save the column in the dataset's latest version; return its uuid. Records not in ``ids`` keep their values."""
     for _ in range(_MAX_ATTEMPTS):
         latest = dataset.latest()
         owners, values = made.ids, made.values
@@ -262,7 +263,7 @@ def _part_name(number: int) -> str:
 
 
 def _pack_part(part: PartValues) -> bytes:
-    """Serialize a part: a line of JSON, then ids and numbers, then the CRC-32C of all of that in four bytes."""
+    """Serialize a part: a line of JSON, the ids, the values if they are numbers, and the CRC-32C of these bytes."""
     texts = part.values if isinstance(part.values, list) else None
     numbers = np.zeros(0) if isinstance(part.values, list) else part.values
     head = {
@@ -276,7 +277,7 @@ def _pack_part(part: PartValues) -> bytes:
 
 
 def _read_part(folder: Location, number: int) -> PartValues | None:
-    """Read a part; return None if it is not done, or damaged, so that it is made anew."""
+    """Read a part; return None if it is not done or its file is damaged, because it is then computed again."""
     path = folder / _part_name(number)
     if not path.is_file():
         return None

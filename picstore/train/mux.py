@@ -48,7 +48,7 @@ class Sample:
 
 
 class DataMux(BatchLoader[MuxOrder]):
-    """Mix of datasets without end: each batch has exactly the configured count of records of each, in shuffled order.
+    """Endless mix of datasets: each batch has exactly the configured number of records of each dataset, shuffled.
 
     A dataset that is exhausted begins a new epoch of its own. Use a mux either by batches (iterate; an iteration after
     a ``break`` goes on with the next batch) or by samples (``peek`` and ``read``).
@@ -58,7 +58,7 @@ class DataMux(BatchLoader[MuxOrder]):
             precedence over those in the file. Or a list of open datasets, such as selections, each with its base label
             and count.
         transform: transforms of sources without transforms of their own. Callables among them take every batch.
-        schedule: counts that change: ``(step, counts)`` in ascending order of steps, which are numbers of batches. From
+        schedule: counts that change: ``(step, counts)`` in ascending order of steps, which are indices of batches. From
             the step on, the counts replace those of the configuration. Counts are a list, by source, or a dict by name.
             The name of a source is its ``name`` in TOML, or else its path as written. A source that a dict does not
             name keeps its count.

@@ -67,7 +67,7 @@ class MuxEntry:
 
 @dataclass(frozen=True, slots=True)
 class MuxConfig:
-    """Configuration of a mux: datasets, transforms for datasets without own ones, :class:`LoaderOptions`, schedule."""
+    """Configuration of a mux: datasets, transforms for datasets that have none, :class:`LoaderOptions`, schedule."""
 
     entries: tuple[MuxEntry, ...]
     transform: tuple[UserTransform, ...] = ()

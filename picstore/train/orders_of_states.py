@@ -20,7 +20,7 @@ AnyOrder: TypeAlias = DatasetOrder | BucketOrder | MuxOrder
 
 
 def order_of_loader(order: AnyOrder, state: Mapping[str, Any]) -> AnyOrder:
-    """Return the order of a loader with the lanes and ranks of a state; raise UsageError if the batches differ."""
+    """Return ``order`` with the numbers of lanes and ranks of a state; raise UsageError if the batches differ."""
     lanes, ranks = read_lanes(state), _ranks(state)
     if isinstance(order, DatasetOrder):
         shard = replace(order.shard, lanes=lanes, rank=0, world_size=ranks)
@@ -31,16 +31,16 @@ def order_of_loader(order: AnyOrder, state: Mapping[str, Any]) -> AnyOrder:
 
 
 def order_of_state(state: Mapping[str, Any], dataset: Dataset, options: Mapping[str, Any]) -> DatasetOrder:
-    """Return the order of a Loader, given its dataset and the options that a state does not hold.
+    """Rebuild the order of a Loader from a state, the dataset, and the options that the state may lack.
 
     Args:
         state: state of a Loader without buckets.
         dataset: dataset with its selection.
         options: ``batch_size``, ``global_batch_size``, ``aug_repeats``, ``drop_last``, ``weights``, ``balance`` and
-            ``repeat``, as of :class:`picstore.Loader`; of the first four, None for what the state has.
+            ``repeat``, as for :class:`picstore.Loader`; each of the first four may be None, to use the state's value.
 
     Raises:
-        UsageError: the state lacks something, or has it otherwise than given.
+        UsageError: the state lacks a value that is needed, or its value differs from the given option.
     """
     ranks, batch = _ranks(state), _global_batch(state, options, _ranks(state))
     seed, drop_last = state.get("seed"), options["drop_last"]
@@ -71,16 +71,16 @@ def mux_of_state(
     *,
     per_rank: bool,
 ) -> MuxOrder:
-    """Return the order of a mux, given its datasets.
+    """Rebuild the order of a mux from a state and the mux's datasets.
 
     Args:
         state: state of the mux.
         datasets: datasets with their selections.
-        schedule: counts of each dataset by step; None for those of the state at all steps.
-        per_rank: whether the schedule's counts are of the batch of each rank.
+        schedule: number of samples of each dataset in a batch, by step; None to use the state's counts at all steps.
+        per_rank: whether the schedule's counts are those of a rank's batch rather than of a global batch.
 
     Raises:
-        UsageError: the state does not tell the order, or a dataset is empty.
+        UsageError: the state lacks a value that is needed or contradicts the schedule, or a dataset is empty.
     """
     ranks, seed = _ranks(state), state.get("seed")
     counts, given = state.get("counts"), schedule is not None
@@ -110,7 +110,7 @@ def mux_of_state(
 
 
 def _global_batch(state: Mapping[str, Any], options: Mapping[str, Any], ranks: int) -> int:
-    """Return the number of samples in a global batch, from a state or else from the options."""
+    """Return the number of samples in a global batch from the options or, if these have no batch size, from a state."""
     one, whole, repeats = (options[name] for name in ("batch_size", "global_batch_size", "aug_repeats"))
     if one is None and whole is None:
         if "global_batch" not in state:

@@ -12,8 +12,8 @@ from typing import Any
 from picstore.errors import UsageError
 from picstore.storage.location.text_files import text_of_file
 
-_MAX_JSON = 1 << 28  # bytes
-# Names of the files of a checkpoint's folder that may hold a state. A Trainer's weights in safetensors hold none.
+_MAX_JSON = 1 << 28  # maximum size of a JSON file in bytes
+# Endings of the files in a checkpoint's folder that may hold a state; weights in .safetensors files hold none.
 _ENDINGS = (".json", ".pt", ".pth", ".ckpt", ".bin", ".pkl", ".tar")
 _MAX_FILES = 1000
 _UNREAD = (
@@ -21,12 +21,12 @@ _UNREAD = (
     "load it in Python and save the loader's state as JSON: json.dump(checkpoint[…], open('state.json', 'w'))"
 )
 
-# A state, and the place where it was found, such as ``last.ckpt: loops, fit_loop``.
+# The place where a state was found, such as ``last.ckpt: loops, fit_loop``, and the state.
 Found = tuple[str, dict[str, Any]]
 
 
 def find_states(value: Any, place: str = "") -> list[Found]:
-    """Return all states of loaders and muxes at any depth of a checkpoint's value, the outermost first."""
+    """Return all states of loaders and muxes, at any depth in a checkpoint's nested values, the outermost first."""
     found, waiting, met = [], [(place, value)], set()
     for where, each in waiting:
         if not isinstance(each, (dict, list, tuple)) or id(each) in met:
@@ -45,17 +45,17 @@ _DATASETS = {"dataset", "datasets"}
 
 
 def find_state(value: Any) -> dict[str, Any]:
-    """Return the first state at any depth of a checkpoint's JSON; raise UsageError if there is no state."""
+    """Return the outermost state in a checkpoint's nested values; raise UsageError if there is no state."""
     for _, state in find_states(value):
         return state
     raise UsageError("there is no loader's state; give an object with the members of loader.state_dict()")
 
 
 def read_states(path: Path) -> list[Found]:
-    """Read all states of loaders in a file, or in a folder's files and those of its folders.
+    """Read all states of loaders in a file, or in the files of a folder and of its immediate subfolders.
 
     Raises:
-        UsageError: the file cannot be read, or there is no state; the text says where it was looked for.
+        UsageError: the file cannot be read, or there is no state; the message names the files that were searched.
     """
     if not path.is_dir():
         if found := find_states(_read(path), path.name):
@@ -80,7 +80,7 @@ def read_states(path: Path) -> list[Found]:
 
 
 def _read(path: Path) -> Any:
-    """Read a JSON file, or a file of ``torch.save`` without running its code; raise UsageError if it is neither."""
+    """Read a file of JSON or ``torch.save`` without running code from the file; raise UsageError if it is neither."""
     try:
         with path.open("rb") as file:
             torch_made = file.read(1) == b"\x80" or zipfile.is_zipfile(path)
@@ -98,7 +98,7 @@ def _read_torch(path: Path) -> Any:
     import torch
 
     try:
-        # Tensors are mapped, not read, so that a checkpoint of many GB takes no memory.
+        # Tensors are mapped to memory, not read, because a checkpoint may have many GB.
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         raise UsageError(f"{path}: {_UNREAD}") from error
@@ -107,10 +107,10 @@ def _read_torch(path: Path) -> Any:
 
 
 def join_workers(states: list[Found]) -> tuple[list[Found], str]:
-    """Replace the states of a DataLoader's workers by the least advanced one, which has all steps before it.
+    """Keep only the least advanced of the states of a DataLoader's workers, because all steps before it are done.
 
     Returns:
-        The states, and a remark if states of some workers are missing.
+        The kept states; and a remark if the states of some workers are missing, otherwise "".
     """
     groups: dict[str, list[Found]] = {}
     for place, state in states:

@@ -36,12 +36,13 @@ def enter_records(places, picks, records, max_pixels):
     """Fill slots of a batch with records from containers.
 
     Args:
-        places: uint64 (m, 7), ``Container.place`` of each container: addresses of its buffer, its segment table (0 for
-            none), ``index``, ``held`` and ``tops`` (0 if all are zero); numbers of its records and of table entries.
+        places: uint64 (m, 7), ``Container.place`` of each container: the addresses of its buffer, of its segment table
+            (0 if it has none), of ``index``, of ``held`` and of ``tops`` (0 if all tops are zero); its number of
+            records; and its number of segment-table entries.
         picks: int64 (3, k): for each record, index of its container, its row in the container, and its slot.
         records: arrays of ``BatchRecords``, filled by slot: entries and held entries as bytes, tops, addresses, sizes,
             layouts, image sizes, ids and entry points.
-        max_pixels: largest number of pixels of an image.
+        max_pixels: maximum number of pixels of an image.
 
     Returns:
         The number of images that claim more than ``max_pixels``, or more pixels than their bytes can hold.
@@ -136,9 +137,9 @@ def _mix(z):
     return z ^ (z >> _S31)
 
 
-# ``draw_numbers`` and ``place_crops`` compute the same geometry as ``RandomResizedCrop`` and flips, bit for bit: from
-# the same random numbers, by the same float64 operations in the same order. NumPy computes exponentials between the two
-# kernels, because the results of other libraries differ in the last bits.
+# ``draw_numbers`` and ``place_crops`` compute bit for bit the geometry of ``RandomResizedCrop`` and the flips, because
+# they use the same random numbers and the same float64 operations in the same order. NumPy computes exponentials
+# between the two kernels, because the results of other libraries differ in the last bits.
 @kernel(
     "void(uint64, int64[::1], int64[::1], float64, float64, uint64[::1], float64[:, ::1], float64[:, ::1])",
 )
@@ -148,9 +149,9 @@ def draw_numbers(key, ids, views, low, span, keys, numbers, exponents):
     Args:
         key: key of the seed and the epoch.
         ids, views: int64 (n,), ids of the records, and indices of the views.
-        low, span: least logarithm of an aspect ratio, and the greatest logarithm less the least.
+        low, span: minimum logarithm of an aspect ratio, and the maximum logarithm minus the minimum.
         keys: uint64 (n,), receives each image's key.
-        numbers: float64 (n, k), receives each image's first k numbers; the second ten are for aspect ratios.
+        numbers: float64 (n, k), receives each image's first k random numbers; numbers 10 to 19 are for aspect ratios.
         exponents: float64 (n, 10), receives the logarithms of ten aspect ratios of each image.
     """
     for i in range(ids.size):
@@ -169,14 +170,16 @@ def draw_numbers(key, ids, views, low, span, keys, numbers, exponents):
     "int64[:, ::1], float64[:, ::1])"
 )
 def place_crops(numbers, ratios, sizes, bounds, flips, frame, clip, box):
-    """Choose the crop of each image, place it, and mirror it.
+    """Choose each image's crop and flips, and write the geometry.
 
     Args:
         numbers: result of ``draw_numbers``; the last k numbers of each image are for the k flips.
         ratios: float64 (n, 10), aspect ratios.
         sizes: int64 (n, 2), width and height of the images.
-        bounds: float64 (4,): least fraction of the area, greatest less least fraction, least and greatest aspect ratio.
-        flips: float64 (k, 3): probability; 1 to mirror left to right; 1 to mirror top to bottom.
+        bounds: float64 (4,): minimum fraction of the area, maximum minus minimum fraction, minimum and maximum aspect
+            ratio.
+        flips: float64 (k, 3): for each flip, its probability, 1 if it swaps left and right, and 1 if it swaps top and
+            bottom.
         frame, clip, box: receive the fields of ``Geometry`` with these names.
 
     Returns:

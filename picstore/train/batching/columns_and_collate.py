@@ -28,7 +28,7 @@ def look_up_columns(sources: Sequence[TrainingSource], source: I64, ids: I64) ->
     A missing value, such as that of a dataset without the column, is None, NaN or −1, as in ``Column.take``.
 
     Raises:
-        UsageError: the sources of a mux have values of several kinds or shapes.
+        UsageError: the sources of a mux have values of different kinds or shapes.
     """
     columns: dict[str, Values] = {}
     for name in sources[0].plan.columns:
@@ -109,7 +109,7 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
 
 
 def _by_group(groups: Any, output: OutputSpec) -> Any:
-    """Return values by group name, or those of an unnamed group; a single view's values are not in a list."""
+    """Return values by group name, or an unnamed group's values alone; a single view's values are not in a list."""
     first = output.groups[0]
     if first.name:
         return {spec.name: values for spec, values in zip(output.groups, groups, strict=True)}

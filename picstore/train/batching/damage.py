@@ -15,24 +15,24 @@ from picstore.train.batching.host_batch import HostBatch
 
 logger = logging.getLogger("picstore")
 
-# What follows the problem of a record in an error that no other record of its batch is sound.
+# Text that an error's message appends to the problem of a record.
 NO_REPLACEMENT = ", and its batch holds no sound record to replace it"
 
 
 def next_sound(numbers: I64, sound: I64) -> I64:
-    """Return, for each of ``numbers``, the next number in the ascending ``sound``; after the last, the first."""
+    """Return, for each of ``numbers``, the next number in ascending ``sound``, or the first number if none follows."""
     replaced: I64 = sound[np.searchsorted(sound, numbers) % len(sound)]
     return replaced
 
 
 def replace_damaged(batch: HostBatch, problems: Mapping[int, Damage]) -> None:
-    """Copy the next sound sample of the same source to each slot with a problem; without one, raise the problem."""
+    """Copy the next sound sample of the same source to each slot with a problem; raise the problem if there is none."""
     for slot, replacement in replacements(batch.source, problems).items():
         _copy_sample(batch, replacement, slot)
 
 
 def replacements(source: I64, problems: Mapping[int, Damage]) -> dict[int, int]:
-    """Return, for each slot with a problem, the next sound slot of the same source; without one, raise it."""
+    """Return, for each slot with a problem, the next sound slot of its source; raise the problem if there is none."""
     if not problems:
         return {}
     damaged = np.isin(np.arange(len(source)), list(problems))
@@ -59,7 +59,7 @@ def _copy_sample(batch: HostBatch, source: int, target: int) -> None:
 
 
 class DamageLog:
-    """Log that names each damaged record once, and the first fallback; if ``strict``, callers stop at any damage."""
+    """Log that names each damaged record once, and GPU fallbacks once; if ``strict``, callers stop at any damage."""
 
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict

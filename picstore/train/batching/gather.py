@@ -25,7 +25,8 @@ from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.transforms.transform_plan import TARGETS
 
 ReadResult: TypeAlias = "Container | Damage"  # a container, or why it cannot be read
-# Source, epoch and container number. The epoch counts, because its crops need other parts of a container.
+# Source, epoch and index of a container. The epoch is included because each epoch's crops need other parts of a
+# container.
 EpochContainer: TypeAlias = tuple[int, int, int]
 ReadContainers: TypeAlias = Mapping[EpochContainer, ReadResult]
 
@@ -35,13 +36,13 @@ class BatchRecords:
     """Records of a batch before decoding: streams, sizes and labels by slot, in arrays of n slots."""
 
     containers: list[Container]  # containers of the records; cleared when the batch is filled
-    container: I64  # (n,), index in ``containers`` of each record's container; −1 for none
+    container: I64  # (n,), index in ``containers`` of each record's container; −1 if a slot is empty
     folders: tuple[Root, ...]  # roots of the datasets, by source
     entries: Table  # ``layout.ENTRY`` (n,), index entries; zeros for an empty slot
     held: Table  # (n,), index entries that describe only what was read
     tops: I64  # (n,), number of pixel rows above the rows that were read
-    # (n, 2) each, as in ``jpeg.cut.TiledJpegs``: addresses of the stream and of its segments' lengths; numbers of its
-    # bytes and of its segments. All are 0 for an empty slot.
+    # (n, 2) each, as in ``jpeg.cut.TiledJpegs``: in ``addresses``, those of the stream and of its segments' lengths; in
+    # ``sizes``, the stream's bytes and number of segments. All are 0 for an empty slot.
     addresses: U64
     sizes: I64
     layouts: I64  # (n, 6), result of ``layouts_of`` for ``held``
@@ -53,7 +54,7 @@ class BatchRecords:
     extras: list[bytes]  # JSON for targets; empty without targets
     attachments: list[dict[str, bytes | memoryview | StoredMap]]  # image files and maps for targets, by name
     points: I64  # (n, 2), entry points as ``describe_tiles`` takes them
-    damage: list[Damage]  # damage of records that sound records of their container replace
+    damage: list[Damage]  # damage of records that were replaced by sound records of their containers
     problems: dict[int, Damage]  # by slot, why the slot has no image
     weight: float = 1.0  # see ``Batch.weight``
 
@@ -87,7 +88,7 @@ class BatchRecords:
 
     @property
     def foreign(self) -> Bools:
-        """Whether each slot's stream is a file of any format, not an upright JPEG: bool (n,)."""
+        """Whether each slot's stream is a file of any format that is not an upright JPEG: bool (n,)."""
         foreign: Bools = (self.entries["flags"] & FOREIGN) != 0
         return foreign
 
@@ -127,7 +128,7 @@ class BatchRecords:
         return RecordFiles(names, number, offsets)
 
     def to_held(self, boxes: I64, slots: Sequence[int] | slice) -> I64:
-        """Convert boxes, int64 (n, 4), from pixels of the slots' stored images to pixels of the rows that were read."""
+        """Convert boxes, int64 (n, 4), from coordinates in stored images to coordinates in the rows that were read."""
         moved: I64 = boxes - self.tops[slots][:, None] * np.array([0, 1, 0, 1])
         return moved
 
@@ -148,13 +149,13 @@ class BatchRecords:
             )
 
     def corrupt(self, problems: Mapping[int, str]) -> dict[int, Damage]:
-        """Return a Corrupt error for each slot of ``problems``, with the slot's text."""
+        """Return, for each slot of ``problems``, a Corrupt error with the slot's text."""
         ids = self.ids
         return {slot: Corrupt(f"record {ids[slot]} {text}", *self.address(slot)) for slot, text in problems.items()}
 
     def release(self) -> None:
         """Drop the containers, which would otherwise stay in memory until the consumer takes the batch."""
-        self.sizes[:] = 0  # Otherwise the streams' addresses might still be read.
+        self.sizes[:] = 0  # so that no stream is read at its old address
         self.containers.clear()
         self.extras.clear()
         self.attachments.clear()
@@ -173,7 +174,7 @@ def gather_records(
     sources: Sequence[TrainingSource],
     max_pixels: int = MAX_PIXELS,
 ) -> BatchRecords:
-    """Collect the records of a batch from containers that were read; ``requests`` together have each slot once.
+    """Collect the records of a batch from the containers that were read; each slot is in exactly one of ``requests``.
 
     An image with more than ``max_pixels``, or with more pixels than its stream can hold, becomes a problem. A slot with
     a problem gets the size of the image that will replace its image.
@@ -242,7 +243,7 @@ def _gather_source(
 def _find_sound(
     records: BatchRecords, request: SourceRequest, containers: ReadContainers, *, source: TrainingSource
 ) -> list[tuple[Container, I64, I64]]:
-    """List a request's containers, each with slots and the rows of their records; replace damaged by sound records."""
+    """List a request's containers, each with slots and their records' rows; sound records replace damaged records."""
     order = np.argsort(request.samples.container, kind="stable")
     numbers, wanted = request.samples.container[order], request.samples.record[order]
     slots = request.slots[order]
@@ -260,7 +261,8 @@ def _find_sound(
             sizes = np.stack([container.index["width"], container.index["height"]], axis=1).astype(np.int64)
             sound_ones = container.good & source.dataset.live.mask(number)
             alike = sound_ones & source.uses_plan(request.plan, request.epoch, sizes)
-            # Take a record of another bucket only in a batch of one record, which has no other slot to copy.
+            # Take a record of another bucket only if the batch has a single record, because then no other slot can be
+            # copied.
             sound = np.flatnonzero(alike if alike.any() or len(records) > 1 else sound_ones)
             if not len(sound):
                 records.problems.update(zip(here.tolist(), damage, strict=True))
@@ -317,7 +319,8 @@ def _enter_targets(
             continue
         stored = {name: StoredMap(maps[name], blob) for name, blob in attachments.items() if name in maps and len(blob)}
         records.extras[slot], records.attachments[slot] = extra, {**attachments, **stored}
-    # Drop extras larger than the container, because the budget counts only its bytes; batches decompress them again.
+    # Drop decompressed extras larger than the container, because the budget counts only the container's bytes. The next
+    # batch decompresses them again.
     container.release_extras(above=len(container.buffer))
 
 

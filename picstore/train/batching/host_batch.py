@@ -24,7 +24,8 @@ Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W), or a list of n arrays
 ViewImages: TypeAlias = "Array | list[list[Array]]"
 GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"  # targets of a group of views: count lists of n dicts
 
-# Arrays begin at multiples of a quantization row's bytes, so that kernels can number rows in the memory of all batches.
+# Arrays begin at multiples of the size of a quantization row, so that kernels can address rows by index in the memory
+# of all batches.
 _ALIGNMENT = 128
 
 
@@ -66,7 +67,8 @@ class SegmentLayout:
             "codes": ((tables, words.HUFFMAN_BYTES), "uint8"),
             "places": ((tables, 4), "int32"),
             "quantization": ((tables, 64), "int16"),
-            # A GPU gets the arrays up to here; then the ``images`` of several batches, joined on the host.
+            # The arrays above are copied to a GPU as they are; the ``images`` of several batches are first joined on
+            # the host.
             "images": ((n, words.IMAGE_WORDS), "int64"),
             "tilings": ((n, 6), "int64"),
             "boxes": ((n, 4), "int64"),
@@ -105,7 +107,8 @@ class SegmentTables:
     # By slot, for images that the GPU does not decode: the pixels (3, h, w) decoded by the CPU, and the reason.
     pixels: dict[int, U8] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
-    # In a process's first batches: a slot, a box's pixels (3, h, w) as the CPU decodes them, and the box as stored.
+    # In a process's first batches: a slot, a box's pixels (3, h, w) as the CPU decodes them, and the box in stored
+    # pixels.
     probe: tuple[int, U8, I64] | None = None
 
     @staticmethod
@@ -138,7 +141,7 @@ class EncodedBatch:
 
 @dataclass(slots=True, eq=False)
 class HostBatch:
-    """Finished batch in CPU memory: the fields of ``Batch`` as arrays, and what completes the batch on a device."""
+    """Finished batch in CPU memory: the fields of ``Batch`` as arrays, and data to complete the batch on a device."""
 
     images: list[ViewImages] | U8  # images of each group, or the bytes that a GPU decodes
     labels: I64
@@ -151,7 +154,7 @@ class HostBatch:
     weight: float = 1.0
 
     def release(self) -> None:
-        """Drop the images, so that their memory is free once no tensor shares it."""
+        """Drop the images, so that their memory is reusable once no tensor shares it."""
         self.images = []
 
     def take_apart(self) -> tuple[Any, HostBatch]:

@@ -29,7 +29,7 @@ class TransformParams:
     program: ColorProgram
 
     def equals(self, other: TransformParams) -> bool:
-        """Return whether two sets of parameters make the same images of the same records; boxes are not compared."""
+        """Return whether two sets of parameters turn the same records into the same images; boxes are not compared."""
         names = [each.name for each in fields(Geometry) if each.name != "boxes"]
         geometry = all(np.array_equal(getattr(self.geometry, n), getattr(other.geometry, n)) for n in names)
         names = [each.name for each in fields(ColorProgram)]
@@ -37,7 +37,7 @@ class TransformParams:
 
     @classmethod
     def concatenate(cls, parts: Sequence[TransformParams]) -> TransformParams:
-        """Join the parameters of several batches, one batch's rows after another's."""
+        """Join the parameters of several batches; the rows of one batch follow those of another."""
         order = np.arange(sum(len(each.geometry.size) for each in parts))
         return cls(
             Geometry.concatenate([each.geometry for each in parts], order),
@@ -74,12 +74,12 @@ def draw_geometry(
     Args:
         source, group, epoch: the dataset with seed and transforms, one of its groups of views, and the epoch.
         ids, sizes: int64 (n,), ids of the records, and int64 (n, 2), widths and heights of the images.
-        copies: for each image, its number among the samples of its record in the epoch, (n,) or one for all. Each
-            sample has random numbers of its own.
+        copies: for each image, (n,) or one for all, the index of its sample among the record's samples in the epoch,
+            because each sample has random numbers of its own.
         boxes: float64 (n, m, 4), boxes of the images' objects, for transforms that need them.
 
     Returns:
-        The geometry, view after view, and the generators, from which colors draw the next numbers.
+        The geometry, view after view, and the random generators, from which color transforms draw their numbers next.
 
     Raises:
         UsageError: a transform refuses an image.
@@ -143,7 +143,7 @@ def read_boxes(extras: Sequence[bytes]) -> F64:
 def _boxes_of(extra: bytes) -> F64:
     try:
         boxes = read_objects(parse_extra(extra), ["boxes"]).boxes
-    except ImageError:  # The damage is reported with the record's targets.
+    except ImageError:  # ``add_targets`` reports the damage.
         boxes = None
     return np.empty((0, 4)) if boxes is None else boxes
 

@@ -17,10 +17,10 @@ from picstore.storage.dataset import Dataset
 from picstore.train.order.requests import TrainingSource
 from picstore.train.transforms.transform_plan import TransformPlan, common_dtype
 
-MAX_PIXELS = 1 << 28  # greatest number of pixels of an image, as in ``picstore convert``
-_MIN_BUDGET = 64 << 20  # least default budget in bytes
+MAX_PIXELS = 1 << 28  # maximum number of pixels of an image, as in ``picstore convert``
+_MIN_BUDGET = 64 << 20  # minimum default budget in bytes
 
-# Function that computes more values from a batch, by name; see ``columns_and_collate.run_collate``.
+# Function that computes further values, by name, from a batch; see ``columns_and_collate.run_collate``.
 Collate: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 # For each dtype of images, a NumPy dtype of the same size. NumPy has no bfloat16.
@@ -53,7 +53,7 @@ class OutputSpec:
     ) -> OutputSpec:
         """Return the output that all ``plans`` share.
 
-        A batch is made by one plan, or by several plans whose images have one size, see :func:`check_one_size`.
+        A batch is made by one plan or, if all plans make images of one size, by several; see :func:`check_one_size`.
 
         Raises:
             UsageError: the views differ, the dtype is unknown, or only some plans fix the size of images.

@@ -26,12 +26,12 @@ from picstore.train.transforms.transform_plan import TransformPlan
 
 _FAR = 1 << 40  # number of pixels beyond every image
 _MCU_SIZES = np.array(MCU_SIZES)  # width and height by code of the sampling
-# With more samples of a record in an epoch, read whole images, because crops together reach nearly all rows.
+# If records have more samples than this in an epoch, whole images are read, because crops reach nearly all rows.
 _MAX_COPIES = 8
 
 
 def joint_reach(geometries: Sequence[Geometry], n: int) -> I64:
-    """Return, for each of n images, the box around what its views reach: int64 (n, 4), as in ``Geometry.reach``."""
+    """Return, for each of n images, the box around the reaches of its views: int64 (n, 4), as in ``Geometry.reach``."""
     if len(geometries) == 1 and len(geometries[0].size) == n:
         return geometries[0].reach
     reach = np.concatenate([geometry.reach.reshape(-1, n, 4) for geometry in geometries])
@@ -84,7 +84,7 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
 
     Args:
         source, epoch: the dataset with seed and transforms, and the epoch.
-        max_pixels: largest number of pixels; no rows are needed of larger images, because they are refused.
+        max_pixels: maximum number of pixels; larger images are refused, so none of their rows are needed.
         entries: ``layout.ENTRY`` (n,).
 
     Returns:
@@ -108,7 +108,8 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
 def _reach_in_epoch(source: TrainingSource, plan: TransformPlan, epoch: int, ids: I64, sizes: I64) -> I64:
     """Return the box that an epoch's views reach in each image, left, top, right, bottom: int64 (n, 4).
 
-    It is the whole image if transforms need the objects' boxes, which are not read yet, or if copies are many.
+    The box is the whole image if transforms need the objects' boxes, which are not read yet, or if a record has more
+    than ``_MAX_COPIES`` samples.
     """
     groups = plan.groups
     if source.copies <= _MAX_COPIES and not any(group.needs_boxes for group in groups):
@@ -125,7 +126,7 @@ def _reach_in_epoch(source: TrainingSource, plan: TransformPlan, epoch: int, ids
 def read_alone(
     dataset: Dataset, number: int, records: Collection[int], rows_of: RowsOf, *, attachments: bool
 ) -> Container | Damage:
-    """Read only some records of a container; read all if one of them is damaged, because it needs a replacement."""
+    """Read only some records of a container; if one of them is damaged, read all, to find a replacement."""
     wanted = np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_)
     wanted[list(records)] = True
     try:

@@ -17,7 +17,8 @@ from picstore.kernels.simd import load_native_u64
 from picstore.train.transforms.blur_weights import GROUP, NEGLIGIBLE, first_ratio
 
 _LEVELS = 256
-# Number of histograms, one for each byte of a word, because increments of the same counter wait for each other.
+# Number of histograms: one for each byte of a word, because successive increments of the same counter would wait for
+# each other.
 _TABLES = 8
 
 _f32, _i32, _u8, _u64 = np.float32, np.int32, np.uint8, np.uint64
@@ -202,7 +203,7 @@ def _copy_row(row, out):
 
 @device_function
 def _sharpen_row(rows, y, rest, column, out):
-    """Write row ``y`` blended with its smoothed copy, which has the weight ``rest``; leave the outermost pixels."""
+    """Write row ``y`` blended with its smoothed copy, which has the weight ``rest``; keep the outermost pixels."""
     above, row, below = rows[(y - 1) % 3], rows[y % 3], rows[(y + 1) % 3]
     for i in range(row.size):
         column[i] = above[i] + row[i] + below[i]
@@ -216,7 +217,7 @@ def _sharpen_row(rows, y, rest, column, out):
 
 @kernel("(float64[:, :, ::1], int64, int64, uint8[:, :, ::1])")
 def sharpen(operands, slot, step, image):
-    """Blend an image with a smoothed copy of itself in place, except the outermost pixels.
+    """Blend an image in place with a smoothed copy of itself; the outermost pixels stay unchanged.
 
     ``operands[slot, step, 0]`` is the factor: 0 smooths, 1 changes nothing. Other arguments are as for ``blur``.
     """

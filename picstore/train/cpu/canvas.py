@@ -125,7 +125,7 @@ def _sum_of(pixels, shift, weights):
 
 @device_function
 def _interpolate_row(neighbors, position, half, rows):
-    """Interpolate a row of pixels, and write red, green and blue to ``rows``; ``half`` makes the truncation round."""
+    """Interpolate a row of pixels, and write red, green and blue to ``rows``; add ``half`` before truncating."""
     p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     to_x, to_y = position
     red, green, blue = rows

@@ -22,7 +22,7 @@ _TO_UNIT = np.float32(2.0**-23)
 
 @inlined
 def _fixed(at, scale, shift, extent):
-    """Return ``at`` as an integer position, limited to the pixel before the first and the pixel after the last."""
+    """Return the position ``at`` in fixed point, limited to one pixel before and one pixel after the image."""
     at = at * scale + shift
     at = at if at > -scale else -scale  # NaN becomes -scale too.
     highest = scale * (extent + 1) - 1
@@ -64,14 +64,14 @@ def map_positions(operands, slot, step, positions):
 
 @device_function
 def _fill_uniform(key, first, row):
-    """Fill a row with random multiples of 2**-23 in [-1, 1), of the counters ``first``, ``first`` + 1 and so on."""
+    """Fill a row with random multiples of 2**-23 in [-1, 1), for the counters ``first``, ``first`` + 1 and so on."""
     for i in range(row.size):
         row[i] = _f32(_i32(random_bits(key, first + i) >> _S40)) * _TO_UNIT - _f32(1)
 
 
 @device_function
 def _blurred_rows(key, first, across, rows):
-    """Fill rows with random numbers, of the counters from ``first`` on, and blur each row: the blur's first pass."""
+    """Fill rows with random numbers, for the counters from ``first`` on, and blur each row: the blur's first pass."""
     width, margin = rows.shape[1], across.size - 1
     numbers, padded = np.empty(width, np.float32), np.zeros(width + 2 * margin, np.float32)
     left, right = np.empty(margin + 1, np.int64), np.empty(margin + 1, np.int64)

@@ -56,7 +56,7 @@ def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
 
 
 def decode_tiles(tiled: TiledJpegs, box: I64, *, factor: int = 1) -> tuple[U8, tuple[int, int]] | None:
-    """Decode a box, int64 (1, 4), of a tiled JPEG; return pixels, left and top; or None if the box is all of it."""
+    """Decode a box, int64 (1, 4), of a tiled JPEG; return pixels, left and top; or None if it covers the image."""
     if not tiled.sizes[0, 1] or (box == [[0, 0, *tiled.tilings[0, :2]]]).all():
         return None
     found = decode_box(tiled, box[0], factor=factor, allocate=PIXELS.at_least)

@@ -36,7 +36,8 @@ _REASONS = {
     WRONG_ENTRY_POINTS: "its entry points do not lie within its segments",
     OUTSIDE: "its box does not lie within what was read of it",
 }
-# Number of a process's first batches of which the CPU decodes an image too; several, because some may be dropped.
+# In this many first batches of a process, the CPU decodes an image too, to check the GPU's pixels; several batches,
+# because some may be dropped.
 PROBED = 16
 _probed = count()
 
@@ -44,7 +45,7 @@ _probed = count()
 class StreamFiller:
     """Filler of batches with cut streams and targets; see :class:`BatchFiller`.
 
-    The cut streams lie in one block of memory, ``images``. In it, each chunk of slots has room for its uncut streams.
+    The cut streams lie in one block of memory, ``images``, in which each chunk of slots has room for its uncut streams.
     """
 
     def __init__(
@@ -186,7 +187,7 @@ class SegmentFiller:
         self._encoded.bounds[part, 1] += results[:, 3] * good
         self._encoded.boxes[part] = rects
         self._encoded.boxes[part, 1] += records.tops[part]
-        # What was copied of an image is a JPEG, which begins with the box's first row of tiles.
+        # The copied part of an image is a JPEG of its own, which begins with the box's first row of tiles.
         top, height = rects[:, 1], records.layouts[part, HEIGHT]
         rows = results[:, 2] // self._per_row[part]
         self._tilings[part, HEIGHT] = np.minimum(rows * records.layouts[part, MCU_HEIGHT], height - top)

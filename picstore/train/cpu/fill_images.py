@@ -110,7 +110,7 @@ class ImageFiller:
             run_color(view.params.program, view.first + slot, image, out, self._dtype)
 
     def _fill_others(self, slots: range, plain: Sequence[Images]) -> dict[int, str]:
-        """Make the images that the fused kernel has left out, stage by stage; return streams' problems by slot."""
+        """Make the images that the fused kernel did not make, stage by stage; return the streams' problems by slot."""
         records = self._records
         missing = np.flatnonzero(~self._fused.done[slots.start : slots.stop]) + slots.start
         chosen = [slot for slot in missing.tolist() if slot not in records.problems]

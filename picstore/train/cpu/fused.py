@@ -66,7 +66,7 @@ class FusedKernel:
     def run(self, records: BatchRecords, slots: range, targets: StridedImage) -> bool:
         """Make the images of ``slots``, without the GIL; return whether the kernel has made all of them.
 
-        ``targets`` has a row for each view of each slot; the rows of a view are together.
+        ``targets`` has a row for each view of each slot; the rows of one view are adjacent.
         """
         streams = records.addresses, records.sizes, records.layouts, records.image_sizes, records.tops
         marks, geometry = (self._chosen, self.done), (self._cuts, self._factors, *self._views)

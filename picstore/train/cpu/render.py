@@ -101,7 +101,7 @@ def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill:
 
 
 def rows_of_map(geometry: Geometry, slot: int) -> tuple[int, int]:
-    """Return the first and last + 1 of the rows of its map that an image's output shows or interpolates."""
+    """Return the range (first, last + 1) of a map's rows that the output of an image shows or interpolates."""
     height = int(geometry.source_size[slot, 1])
     if geometry.border[slot] != CONSTANT:  # A mirrored row may be any row.
         return 0, height
@@ -111,7 +111,7 @@ def rows_of_map(geometry: Geometry, slot: int) -> tuple[int, int]:
     low, high = max(0, int(geometry.clip[slot, 1])), min(height, int(geometry.clip[slot, 3]))
     if not np.isfinite(ends).all():
         return low, high
-    # Linear interpolation looks one pixel aside.
+    # Linear interpolation needs one more pixel on either side.
     return max(low, math.floor(max(min(ends), -1)) - 1), min(high, math.ceil(min(max(ends), height)) + 1)
 
 

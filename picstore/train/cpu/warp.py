@@ -22,7 +22,7 @@ from picstore.kernels.strided import put_bytes
 _i64, _u64, _u32, _u8 = np.int64, np.uint64, np.uint32, np.uint8
 _UNIT = float(1 << 32)  # one pixel in units of a position
 _BITS, _ONE = POSITION_BITS, 1 << POSITION_BITS  # number of fractional bits of a weight, and the weight 1.0
-# Bits and number of steps of a pixel to which the positions of a map are rounded.
+# Positions in a map are rounded to 2**_STEP_BITS = _STEPS steps per pixel.
 _STEP_BITS, _STEPS = 20, 1 << 20
 _NOWHERE = np.uint64((1 << 64) - 1)  # stands for the row or column of a pixel outside of a map
 _TO_BITS, _HALF_STEP = np.int64(32 - POSITION_BITS), np.int64(1 << (31 - POSITION_BITS))

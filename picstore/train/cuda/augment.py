@@ -182,7 +182,7 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
     with launching():
         for (table, out, channels_last), words in zip(jobs, split, strict=True):
             _launch(table, words, out, channels_last)
-    held.clear()  # Only later work on this stream can get the memory.
+    held.clear()  # so that only later work on this stream can get the memory
 
 
 def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[torch.Tensor]:

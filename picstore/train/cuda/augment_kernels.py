@@ -202,7 +202,7 @@ def _equalized(counts, levels):
 
 @device_function
 def _stretched(counts, levels):
-    """Return each level's new value, so that the least level becomes 0 and the greatest becomes 255."""
+    """Return each level's new value, so that the lowest level becomes 0 and the highest becomes 255."""
     low, high = tl.min(tl.where(counts > 0, levels, 255)), tl.max(tl.where(counts > 0, levels, 0))
     scale = tl.maximum(high - low, 1).to(tl.float32) * _PER_LEVEL
     above = tl.maximum(levels - low, 0).to(tl.float32)

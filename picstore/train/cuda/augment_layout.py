@@ -15,9 +15,8 @@ VALUES = tl.constexpr(2)  # number of values of all outputs
 # Address of int32 (phases, images, 3, 256): number of pixels with each level, zero before phase 0.
 COUNTS = tl.constexpr(3)
 TABLES = tl.constexpr(4)  # address of uint8 (images, 3, 256): new value of each level
-# Addresses of a float32, and of a uint8, for each value of the outputs: sum of AugMix's chains, and original value.
-MIXED = tl.constexpr(5)
-ORIGINALS = tl.constexpr(6)
+MIXED = tl.constexpr(5)  # address of a float32 for each value of the outputs: sum of AugMix's chains
+ORIGINALS = tl.constexpr(6)  # address of a uint8 for each value of the outputs: original value
 WEIGHTS = tl.constexpr(7)  # address of the int32 weights, see ``gpu_filter_weights.py``
 SMOOTHING = tl.constexpr(8)  # index of the first word of the rows of blur weights, float32
 SMOOTHING_PITCH = tl.constexpr(9)  # number of float32 from one row of blur weights to the next
@@ -29,7 +28,7 @@ PLANE = tl.constexpr(1)  # number of bytes from a plane to the next, 0 for grey
 SOURCE = tl.constexpr(2)  # width, height
 CLIP = tl.constexpr(4)  # left, top, right, bottom
 SLANTED = tl.constexpr(8)  # 1 if the image is not upright
-FLIP = tl.constexpr(9)  # 1 to mirror along x; then 1 to mirror along y
+FLIP = tl.constexpr(9)  # two words: 1 to mirror along x, and 1 to mirror along y
 WINDOW = tl.constexpr(11)  # number of source pixels that a filter reaches, along x and y
 # Six float64: for an upright image, start, scale and support, each along x and y; for a slanted image, its matrix.
 MAP = tl.constexpr(13)
@@ -40,7 +39,7 @@ TILES = tl.constexpr(25)  # number of tiles of the output
 EDGES = tl.constexpr(26)  # index in the descriptor of the edges' first word, and number of edges
 STEPS = tl.constexpr(28)  # index in the descriptor of the steps' first word, and number of steps
 PHASES = tl.constexpr(30)  # index in the descriptor of the words with the phases' first steps
-FILTER = tl.constexpr(31)  # code of kernels/filters.py; then 1 for antialiasing
+FILTER = tl.constexpr(31)  # two words: code of kernels/filters.py, and 1 for antialiasing
 PITCH = tl.constexpr(33)  # number of bytes from a row of the source to the next
 AXES = tl.constexpr(34)  # index in ``WEIGHTS`` of the first int32 for x, and for y
 OUTPUT = tl.constexpr(36)  # address of the output

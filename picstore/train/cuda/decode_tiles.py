@@ -48,7 +48,7 @@ REASONS = {
 
 LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 2, 64, 8, 32, 128  # sizes of the kernels' programs
 SUMMED = 32  # number of a segment's blocks to add up at once; most segments have 24
-MAX_NUMEL = 1 << 20  # greatest number of values in one of Triton's tensors
+MAX_NUMEL = 1 << 20  # maximum number of values in one of Triton's tensors
 ROUNDS, SYMBOLS = 4, 4
 # Warps of a program. Registers of a thread on sm_90, without a spill, with Triton 3.8 and 3.6: decode_segments 52,
 # sum_differences 54 and 46, inverse_dct 96 and 122, other kernels up to 50.
@@ -61,7 +61,7 @@ _UPLOADED = {
     "places": torch.int32,
     "quantization": torch.int16,
 }
-MOST_BLOCKS = 1 << 22  # greatest number of blocks to decode at once: 537 MB of coefficients
+MOST_BLOCKS = 1 << 22  # maximum number of blocks to decode at once: 537 MB of coefficients
 _QUANTIZATION_BYTES = 128  # size in bytes of a row of ``quantization``
 _MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 
@@ -144,7 +144,7 @@ def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int
 
 @contextlib.contextmanager
 def _waiting_on_errors(device: torch.device) -> Iterator[None]:
-    """Make a device current. After an error, wait for the copies, because their source will be used again."""
+    """Make a device current within a block. After an error, wait for copies, because their source memory is reused."""
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         try:
             yield

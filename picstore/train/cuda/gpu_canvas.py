@@ -130,7 +130,7 @@ def _mapped(words, across, down):
 
 @device_function
 def _fixed(at, scale: tl.constexpr, shift: tl.constexpr, extent):
-    """Return positions in fixed point, limited to the pixel before the first and the pixel after the last."""
+    """Return positions in fixed point, limited to one pixel before and one pixel after the image."""
     at = at * scale + shift
     at = tl.where(at > -scale, at, -scale)  # NaN becomes -scale too.
     return tl.floor(tl.minimum(at, (extent + 1).to(tl.float64) * scale - 1.0)).to(tl.int32)

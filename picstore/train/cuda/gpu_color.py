@@ -25,7 +25,7 @@ from picstore.train.cuda.augment_layout import (
 from picstore.train.cuda.triton_jit import device_function, tl
 from picstore.train.transforms import opcodes
 
-ERASE_NORMALS = 20  # opcode of ERASE_RANDOM after NORMALIZE, not in opcodes.py
+ERASE_NORMALS = 20  # opcode that replaces an ERASE_RANDOM after NORMALIZE; only for GPUs, so not in opcodes.py
 # Operand of blurs and elastic displacements that holds the index of the step's first row of weights.
 SMOOTHING_ROW = 4
 

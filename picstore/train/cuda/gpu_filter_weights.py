@@ -29,9 +29,9 @@ from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
 LANES = 256  # number of output pixels whose weights a program computes at once
 
-# Order of the int32 values for an axis of an image: the greatest number of weights of any output pixel; each output
-# pixel's first source pixel; ``ONE`` less the sum of each output pixel's weights; each output pixel's first weight;
-# each output pixel's second weight; and so on.
+# Order of the int32 values for an axis of an image: the maximum number of weights of an output pixel; for all output
+# pixels, the first source pixel; for all, ``ONE`` minus the sum of the weights; for all, the first weight; for all, the
+# second weight; and so on.
 FIRSTS = tl.constexpr(1)
 
 _BILINEAR = tl.constexpr(filters.BILINEAR)  # lower codes are nearest and box
@@ -63,7 +63,7 @@ def make_weights(table, LANES: tl.constexpr):
 
 @device_function
 def _weigh(descriptor, words, made, x, length):
-    """Write the weights of output pixels ``x`` along the axis of ``words``; return the number for each pixel."""
+    """Write the weights of output pixels ``x`` along the axis of ``words``; return each pixel's number of weights."""
     interpolation, antialias = load_i32(descriptor, FILTER), load_i32(descriptor, FILTER + 1)
     low, high, extent = load_i32(words, CLIP), load_i32(words, CLIP + 2), load_i32(words, SOURCE)
     support = load_f64(words, MAP + 4)

@@ -95,7 +95,7 @@ def _store_eight(c, q, out, stride, known):
 
 @device_function
 def _store_four(c, q, out, stride, known):
-    """Store 4 × 4 samples, in which coefficient 4 of a row or column has no part (libjpeg's jidctred.c).
+    """Store 4 × 4 samples, to which coefficient 4 of a row or column adds nothing (libjpeg's jidctred.c).
 
     The compiler leaves out results of these coefficients, because they are not used.
     """
@@ -115,7 +115,7 @@ def _store_four(c, q, out, stride, known):
 
 @device_function
 def _transform_to_four(x, SHIFT: tl.constexpr):
-    """Transform 8 numbers of 16 bits along one dimension to 4; number 4 has no part."""
+    """Transform 8 numbers of 16 bits along one dimension to 4; number 4 is ignored."""
     x0, x1, x2, x3, _, x5, x6, x7 = x
     first = (x0 << 14) + (1 << (SHIFT - 1))
     even = x2 * _FOUR_EVEN[0] + x6 * _FOUR_EVEN[1]
@@ -131,7 +131,7 @@ def _transform_to_four(x, SHIFT: tl.constexpr):
 
 @device_function
 def _store_two(c, q, out, stride, known):
-    """Store 2 × 2 samples, in which even coefficients other than 0 have no part (libjpeg's jidctred.c)."""
+    """Store 2 × 2 samples, to which even coefficients other than 0 add nothing (libjpeg's jidctred.c)."""
     low, high = _transform_to_two(c, q, 0)
     l1, h1 = _transform_to_two(c, q, 1)
     l3, h3 = _transform_to_two(c, q, 3)
@@ -143,7 +143,7 @@ def _store_two(c, q, out, stride, known):
 
 @device_function
 def _transform_to_two(c, q, I: tl.constexpr):  # noqa: E741
-    """Transform the 8 coefficients of column ``I`` to 2 numbers, without the even ones other than 0."""
+    """Transform the 8 coefficients of column ``I`` to 2 numbers, ignoring even coefficients other than 0."""
     first = _product(c, q, _ZIGZAG[I]) << 15
     odd = _product(c, q, _ZIGZAG[8 + I]) * _TWO[0] + _product(c, q, _ZIGZAG[24 + I]) * _TWO[1]
     odd += _product(c, q, _ZIGZAG[40 + I]) * _TWO[2] + _product(c, q, _ZIGZAG[56 + I]) * _TWO[3]

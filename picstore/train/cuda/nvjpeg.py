@@ -79,7 +79,7 @@ def load_decoder(name: str, device: torch.device) -> Decode:
 
 
 def with_index(device: torch.device) -> torch.device:
-    """Return a CUDA device with its index, by default that of the thread's current device; others unchanged."""
+    """Return a CUDA device with its index, by default the thread's current device; return other devices unchanged."""
     known = device.type != "cuda" or device.index is not None
     return device if known else torch.device("cuda", torch.cuda.current_device())
 

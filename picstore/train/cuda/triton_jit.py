@@ -30,7 +30,7 @@ _KERNELS: list[Any] = []  # all kernels that the host launches
 
 @contextlib.contextmanager
 def launching() -> Iterator[None]:
-    """Return a context for launches. One thread at a time holds it, because two would compile the same kernel.
+    """Return a context for launches. One thread at a time holds it, because two threads would compile a kernel twice.
 
     Raises:
         MissingDependency: Triton finds no C compiler, which it needs to build launchers.

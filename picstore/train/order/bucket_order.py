@@ -29,7 +29,7 @@ class BucketOrder:
     """Order of batches whose records share a bucket, epoch after epoch of one dataset; see :class:`Order`."""
 
     table: BucketTable = field(repr=False)
-    # For each bucket and each of its plans, the size of a global batch; plan numbers continue from bucket to bucket.
+    # For each bucket, the size of a global batch for each of the bucket's plans. Plans are counted through all buckets.
     batch_sizes: tuple[tuple[int, ...], ...]
     lanes: int
     seed: int
@@ -71,7 +71,7 @@ class BucketOrder:
 
     @property
     def samples_of_rank(self) -> int:
-        """Number of samples of a rank in an epoch, those of incomplete batches included, rounded up."""
+        """Number of samples in an epoch, incomplete batches included, divided by the world size and rounded up."""
         return -(-len(self.table.buckets) // self.world_size)
 
     def with_lanes(self, lanes: int) -> BucketOrder:
@@ -103,8 +103,8 @@ class BucketOrder:
         """Yield the samples of an epoch's batches ``first`` to ``stop`` - 1 on all ranks, in parts.
 
         Yields:
-            For each sample its batch, its rank and the position of its record among the live records; by batch and
-            rank, and within a rank's batch in order.
+            Three arrays (n,): for each sample, its batch, its rank, and the position of its record among the live
+            records; sorted by batch, by rank, and in a rank's batch by the order of the epoch.
         """
         plan, passed = self._plan(live, epoch), first
         for planned in plan.chunks(plan.start(first)):
@@ -159,7 +159,7 @@ class BucketOrder:
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the epoch and batch at which a state goes on; raise UsageError if it does not fit this order."""
+        """Return the epoch and batch that follow a state; raise UsageError if the state does not fit this order."""
         check_state(state, self.state(0, 0), _FIXED, of="loader")
         epoch, batch = position_in_epochs(state, "batches")
         if batch > self.length(epoch) and "worker" not in state:
@@ -208,13 +208,15 @@ class _RankReading:
         groups, stops = self._next_batches(planned)
         if not len(groups):
             return
-        # Turn of each batch among the chunk's batches of this process: -1 for others', ``len(groups)`` if incomplete.
+        # Index of each batch among the batches of the chunk that this process makes; -1 for batches of other processes,
+        # ``len(groups)`` for incomplete batches.
         turns = np.where(planned.complete, -1, len(groups))
         turns[groups] = np.arange(len(groups))
         turn = turns[planned.group]
         own = (planned.owners(self._shares) == self._rank) & (turn >= 0)
         samples, turn = planned.samples[own], turn[own]
-        # For each sample, the turn of the batch after which its lane leaves the container; -1 if the lane left earlier.
+        # For each sample, the index among the same batches of the batch after which its lane leaves the container; -1
+        # if the lane left the container earlier.
         leaves = np.searchsorted(np.append(self._previous, stops), samples["end"]) - 1
         first, last = self._shares.find_readers(samples["lane"])
         others = (self._rank < first) | (self._rank > last) | ((first < last) & (leaves < 0))

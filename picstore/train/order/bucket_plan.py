@@ -78,7 +78,7 @@ class BucketTable:
 
 
 class BucketCounts:
-    """Numbers of samples of each bucket before any sample of an epoch, and search for the latest of these samples."""
+    """Counts of each bucket's samples before a given sample of an epoch, and search for the last of these samples."""
 
     def __init__(self, order: EpochOrder, table: BucketTable) -> None:
         self._order, self._table = order, table
@@ -91,11 +91,11 @@ class BucketCounts:
         return self._joined(self._order.lane_positions(sample)) - self._before_lanes
 
     def since(self, firsts: I64, sample: int) -> tuple[I64, I64]:
-        """Find each bucket's samples before ``sample``, from the bucket's sample number ``firsts`` on, or earlier.
+        """Find each bucket's samples before sample ``sample`` of the epoch, at least those from index ``firsts`` on.
 
         Returns:
-            Indices of the samples in the epoch, ascending, in which each bucket's samples are consecutive and may begin
-            before ``firsts``; and each bucket's number of samples before those.
+            The samples' ascending indices in the epoch, without a gap in any bucket, although a bucket's samples may
+            begin before index ``firsts`` of the bucket; and each bucket's number of samples before the returned ones.
         """
         begins, seen = np.full(len(firsts), sample), self.before(sample)
         found, span = [np.zeros(0, dtype=np.int64)], _SPAN
@@ -140,10 +140,10 @@ class BucketCounts:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatches:
-    """Samples of an epoch, sorted by batch; some of the batches are complete.
+    """Samples of a chunk of an epoch, and of the batches that are incomplete before the chunk, sorted by batch.
 
     Attributes:
-        samples: sorted by batch, and within a batch in the order of the epoch; incomplete batches included.
+        samples: samples by batch, and within a batch in the order of the epoch; incomplete batches included.
         group: (samples,), index of each sample's batch.
         complete: bool (batches,), whether ``samples`` holds the whole batch.
         last: (batches,), index in ``samples`` of each batch's last sample.
@@ -160,13 +160,13 @@ class PlannedBatches:
         return self.samples[~self.complete[self.group]]
 
     def owners(self, rank_shares: RankShares) -> I64:
-        """Return the rank of each sample, int64 (samples,); -1 if only the complete batch determines the rank."""
+        """Return the rank of each sample, int64 (samples,); −1 if the rank is unknown until the batch is complete."""
         readers = rank_shares.find_readers(self.samples["lane"])
         return rank_shares.deal_batches(readers, self.group, self.samples["size"], whole=self.complete)
 
 
 def _group(samples: Table) -> PlannedBatches:
-    """Sort samples by batch; they come in the order of the epoch, and keep it within each batch."""
+    """Sort samples by batch; within a batch they keep the given order, which must be that of the epoch."""
     samples = samples[np.argsort(samples["batch"], kind="stable")]
     begins = np.flatnonzero(np.diff(samples["batch"], prepend=-1))
     lengths = np.diff(begins, append=len(samples))
@@ -227,7 +227,7 @@ class BucketPlan:
         return BucketCounts(self.order, self.table)
 
     def _locate(self, numbers: I64, seen: I64) -> Table:
-        """Return the samples ``numbers`` with their records and batches, without the samples that no batch has.
+        """Return the samples ``numbers`` with their records and batches; leave out samples that no batch takes.
 
         Args:
             seen: each bucket's number of samples before ``numbers``; changed in place to the number after ``numbers``.

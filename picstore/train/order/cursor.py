@@ -11,7 +11,7 @@ from torch.utils.data import get_worker_info
 from picstore.train.order.shared_array import SharedIntegers
 from picstore.train.order.state_checks import check_position
 
-_MAX_WORKERS = 1024  # largest number of workers of a DataLoader
+_MAX_WORKERS = 1024  # maximum number of workers of a DataLoader
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +42,22 @@ class EpochCursor:
 
     Args:
         length: function that returns the number of batches in an epoch, or None if an epoch has no end.
-        whole: whether a new iteration after one that was broken off begins the next epoch, rather than go on with the
-            next batch. In workers it does so anyway if epochs end, because workers are ahead of the batches taken.
+        whole: whether the iteration after one that was broken off begins the next epoch instead of continuing with the
+            next batch. In workers it always does if epochs end, because workers are ahead of the batches that the
+            caller has taken.
 
     Attributes:
-        loads: number of states that were loaded. Iterators that began before the last one are outdated.
+        loads: number of states that were loaded. Iterators that began before the latest load are outdated.
     """
 
     def __init__(self, length: Callable[[int], int | None], *, whole: bool) -> None:
         self._length, self._whole, self._resume, self.loads = length, whole, False, 0
-        # Start of the first iteration after a move; None before that iteration and from the second one on.
+        # Start position of the first iteration after a move; None before that iteration and from the second one on.
         self._first: tuple[int, int] | None = None
-        # Start of that iteration if it was dropped after at most one batch.
+        # The same start position if that iteration was dropped after at most one batch; otherwise None.
         self._peeked: tuple[int, int] | None = None
-        # Start of the next iteration by ``set_epoch``, which an iterator that is still in use does not change.
+        # Start position that ``set_epoch`` gave to the next iteration; an iterator that is still in use does not change
+        # it.
         self._named: tuple[int, int] | None = None
         # Epoch of the loader minus epoch of the caller. None after a state was loaded, until the caller names an epoch.
         self._offset: int | None = 0
@@ -63,7 +65,7 @@ class EpochCursor:
         self._epoch = self._batch = 0
         # Position that this process most recently gave to worker 0 in the shared memory.
         self._published = [0, 0]
-        # Worker or other process whose position ``_epoch`` and ``_batch`` are.
+        # Worker, or process that is not a worker, whose position is in ``_epoch`` and ``_batch``.
         self._owner = Worker()
         self.move_to(0, 0)
 
@@ -142,7 +144,7 @@ class EpochCursor:
         """Note that an iteration that began at ``first`` of ``epoch`` in this process was dropped before its end.
 
         If it was the first iteration after a move, and at most one batch was taken, the next iteration begins at the
-        same position, as if there had been none. The position stays behind the batch that was taken.
+        same position. Until then, :attr:`position` still counts the batch that was taken.
         """
         if self._whole and self._first == (epoch, first) and self.position in ((epoch, first), (epoch, first + 1)):
             self._first, self._peeked = None, (epoch, first)
@@ -159,7 +161,8 @@ class EpochCursor:
         before = [self._epoch, self._batch]
         self._epoch, self._batch = epoch, batch
         if worker.count:
-            # Otherwise the main process has loaded a state meanwhile, which the next iteration begins at.
+            # If the shared position has changed, the main process has loaded a state, with which the next iteration
+            # begins.
             if self._length(epoch) is None and self._shared.values[worker.number].tolist() == before:
                 self._shared.values[worker.number] = epoch, batch
         else:

@@ -37,7 +37,7 @@ class DatasetOrder:
 
     @property
     def samples_of_rank(self) -> int:
-        """Number of samples of a rank in an epoch, those of an incomplete batch included, rounded up."""
+        """Number of samples in an epoch, an incomplete batch included, divided by the world size and rounded up."""
         return self.shard.samples_of_rank
 
     def stage(self, epoch: int) -> int:
@@ -82,7 +82,7 @@ class DatasetOrder:
             epoch, first = epoch + 1, 0
 
     def windows_of(self, steps: I64) -> list[Windows]:
-        """Return the samples of global batches, see :meth:`SteppedOrder.windows_of`."""
+        """Return the ranges of samples in global batches, see :meth:`SteppedOrder.windows_of`."""
         (epochs, batches), division = np.divmod(steps, self.shard.batches), self.shard.division
         starts, stops = division.starts(batches), division.starts(batches + 1)
         firsts, before = np.where(stops - starts == self.shard.batch, 0, starts), epochs * self.shard.records
@@ -116,14 +116,14 @@ class DatasetOrder:
             "world_size": self.shard.world_size,
             "epoch": epoch,
             "samples": self.shard.division.start(batch),
-            # Not compared when a state is loaded; `picstore audit` needs them for the steps before the state.
+            # Loading a state does not compare the next two members; `picstore audit` rebuilds earlier steps from them.
             "global_batch": self.shard.batch,
             "drop_last": self.shard.drop_last,
             **({} if self.weights is None else {"weights": self.weights.digest}),
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the epoch and batch at which a state goes on; raise UsageError if no global batch begins there."""
+        """Return the epoch and batch that follow a state; raise UsageError if no global batch begins there."""
         check_state(state, self.state(0, 0), _FIXED, of="loader")
         epoch, samples = position_in_epochs(state, "samples")
         division = self.shard.division

@@ -1,7 +1,7 @@
 """Samples that an order drew in some steps, on all ranks: lists of them, counts by record, and steps of some records.
 
-A step is a global batch, numbered through all epochs. Nothing is read: all follows from the arithmetic of the order, in
-arrays of about 65,536 samples at a time.
+A step is a global batch, numbered through all epochs. The samples are computed from the order alone, about 65,536 at a
+time; no image is read.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ from picstore.train.order.rank_shares import RankShares
 from picstore.train.order.requests import Windows
 from picstore.train.order.weights import RecordShares
 
-# A sample of a step: the step; the rank, and the slot in the rank's batch; the source, and the epoch of the source; and
-# the position of the record among the source's live records.
+# Fields of a sample: step; rank; slot in the rank's batch; index of the source; epoch of the source; and position of
+# the record among the source's live records.
 DRAWN = np.dtype([(name, "<i8") for name in ("step", "rank", "slot", "source", "epoch", "position")])
 _CHUNK = 1 << 16  # number of samples to compute at a time
-_FEW = 8  # number of records up to which a record's bucket is followed, rather than all batches be made
+_FEW = 8  # Up to this many records are searched for one by one; for more records, all batches are computed.
 
 
 class SteppedOrder(Protocol):
-    """Order whose global batches take runs of each source's samples, which are numbered through all epochs."""
+    """Order whose global batch takes consecutive samples of each source; samples are numbered through all epochs."""
 
     @property
     def rank_shares(self) -> RankShares:
         """Rule by which ranks share the lanes and samples."""
 
     def windows_of(self, steps: I64) -> list[Windows]:
-        """Return the samples of some global batches, for each source."""
+        """Return, for each source, the range of samples that each of the global batches ``steps`` takes."""
 
     def steps_of(self, source: int, numbers: I64) -> I64:
-        """Return the global batch of each sample of a source; −1 if no batch has the sample."""
+        """Return the index of the global batch that takes each sample of a source; −1 if no batch takes the sample."""
 
     def lanes_of(self, source: int, numbers: I64) -> tuple[I64, I64 | int]:
-        """Return lanes and turns of a source's samples, as :meth:`RankShares.find_readers` takes them."""
+        """Return the lane and the turn of each sample of a source, as arguments of :meth:`RankShares.find_readers`."""
 
     def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:
-        """Return the slots of the samples of ranks' batches of ``sizes``, in a row; None if they count from 0."""
+        """Return the samples' slots in ranks' batches of ``sizes``, concatenated; None if 0, 1, 2 and so on in each."""
 
 
 class Drawn(Protocol):
-    """Samples of an order on all ranks."""
+    """Samples that an order draws in a range of steps, on all ranks together."""
 
     def samples(self, first: int, stop: int) -> Iterator[Table]:
-        """Yield the samples of the steps from ``first`` to ``stop`` - 1 in parts, by step, rank and slot."""
+        """Yield the samples of the steps from ``first`` to ``stop`` - 1 in parts, sorted by step, rank and slot."""
 
     def counts(self, first: int, stop: int) -> list[I64]:
-        """Return, for each source, how often these steps drew each live record: int64 (records,)."""
+        """Return, for each source, how often these steps draw each live record: int64 (records,)."""
 
     def find(self, source: int, positions: I64, first: int, stop: int) -> Table:
-        """Return the samples of some live records of a source in these steps, by step, rank and slot."""
+        """Return the samples of these steps that draw a source's live records ``positions``, by step, rank and slot."""
 
 
 def drawn_samples(order: DatasetOrder | BucketOrder | MuxOrder, sources: Sequence[LiveRecords]) -> Drawn:
-    """Return the samples of an order, given the live records of its datasets."""
+    """Return the samples that an order draws, given the live records of its datasets."""
     if isinstance(order, BucketOrder):
         return _BucketSamples(order, sources[0])
     if isinstance(order, DatasetOrder):
@@ -87,8 +87,8 @@ class _Source:
     Attributes:
         live: records of the dataset.
         records: number of samples in an epoch.
-        taken: number of these that batches take; the last ones are left out.
-        seed, lanes, shuffle, weights: arguments of the order of epochs.
+        taken: number of samples of an epoch that batches take; the samples after them are left out.
+        seed, lanes, shuffle, weights: arguments that determine the order of an epoch.
     """
 
     live: LiveRecords
@@ -105,7 +105,7 @@ class _Source:
         object.__setattr__(self, "starts", np.concatenate(([0], np.cumsum(self.live.counts))))
 
     def order(self, epoch: int) -> EpochOrder:
-        """Return the order of an epoch; the latest one is kept."""
+        """Return the order of an epoch; the most recently returned order is kept."""
         if epoch not in self._latest:
             counts = np.diff(self.starts) if self.weights is None else self.weights.counts(epoch)
             self._latest.clear()
@@ -115,7 +115,7 @@ class _Source:
         return self._latest[epoch]
 
     def locate(self, epoch: int, samples: I64) -> I64:
-        """Return the positions of an epoch's samples among the live records."""
+        """Return, for samples of an epoch, the positions of their records among the live records."""
         found = self.order(epoch).locate(samples)
         if self.weights is not None:
             found = self.weights.to_records(found, epoch)
@@ -123,7 +123,7 @@ class _Source:
         return positions
 
     def find(self, epoch: int, positions: I64) -> tuple[I64, I64]:
-        """Return the samples of live records in an epoch, and for each sample the index of its record."""
+        """Return the samples of an epoch that draw records ``positions``, and each sample's index in ``positions``."""
         containers = np.searchsorted(self.starts, positions, side="right") - 1
         records, which = positions - self.starts[containers], np.arange(len(positions))
         if self.weights is not None:
@@ -133,10 +133,10 @@ class _Source:
         return self.order(epoch).find(containers[which], records), which
 
     def add_counts(self, total: I64, epoch: int, begin: int, end: int) -> None:
-        """Add to ``total`` how often the samples from ``begin`` to ``end`` of an epoch draw each live record."""
+        """Add to ``total`` how often the samples ``begin`` to ``end`` - 1 of an epoch draw each live record."""
         runs, sign = [(begin, end)], 1
         if end - begin > self.records // 2:
-            # The others are fewer.
+            # Count all samples and subtract those outside the range, which are fewer than those in it.
             runs, sign = [(0, begin), (end, self.records)], -1
             total += 1 if self.weights is None else self.weights.times(epoch)
         for start, stop in runs:
@@ -146,7 +146,7 @@ class _Source:
 
 
 class _SteppedSamples:
-    """Samples of an order of which each step takes runs of each source's samples; see :class:`Drawn`."""
+    """Samples that a :class:`SteppedOrder` draws; see :class:`Drawn`."""
 
     def __init__(self, order: SteppedOrder, sources: Sequence[_Source]) -> None:
         self._order, self._sources = order, sources
@@ -208,7 +208,7 @@ class _SteppedSamples:
             begin = end
 
     def _deal(self, steps: I64) -> tuple[Table, I64]:
-        """Return all samples of some steps without positions, and each sample's number through all epochs."""
+        """Return all samples of some steps, positions left 0, and each sample's index counted through all epochs."""
         windows = self._order.windows_of(steps)
         parts, numbered = [], []
         for source, (starts, stops, firsts) in enumerate(windows):
@@ -235,7 +235,7 @@ class _SteppedSamples:
 
 
 class _BucketSamples:
-    """Samples of an order of buckets; see :class:`Drawn`."""
+    """Samples that a :class:`BucketOrder` draws; see :class:`Drawn`."""
 
     def __init__(self, order: BucketOrder, live: LiveRecords) -> None:
         self._order, self._live = order, live
@@ -274,7 +274,7 @@ class _BucketSamples:
 
 
 def _runs_of(*sorted_: I64) -> I64:
-    """Return for each row the number of rows before it that have the same values, given sorted columns."""
+    """Return, for each row of sorted columns, the number of equal rows before it."""
     changes = np.any([np.diff(each, prepend=-1) != 0 for each in sorted_], axis=0)
     begins = np.flatnonzero(changes)
     runs: I64 = np.arange(len(changes)) - np.repeat(begins, np.diff(begins, append=len(changes)))

@@ -25,7 +25,7 @@ from picstore.arrays import I64, U8, Array, Bools
 # Source of a sample's bytes when its batch is made: the container, which the sample's lane still reads; a copy from the
 # time when the lane left the container; or a read of the single record.
 IN_CONTAINER, SET_ASIDE, ALONE = 0, 1, 2
-# In containers with at most this many records, the permutations of records are drawn together.
+# The record permutations of containers with at most this many records are drawn for many containers at once.
 _SMALL = 256
 # Average number of containers in a part. Twice or half as many would make sorting slower.
 _PART = 1 << 13
@@ -37,7 +37,7 @@ class Samples:
     """Samples of an epoch, as arrays (n,)."""
 
     container: I64  # indices of containers in stored order
-    record: I64  # indices in the containers, at first counted without deleted records
+    record: I64  # indices in the containers; until ``skip_deleted``, indices among the live records
     lane: I64
     # For each sample, index in the epoch of the last sample that the same lane takes from the same container.
     end: I64
@@ -60,8 +60,8 @@ def groups_of(values: I64) -> Iterator[I64]:
 class ContainerOrder:
     """Order of containers with ``counts`` records: permuted by random bits of a key, or as stored without a key.
 
-    Indices of records count all containers' records in this order. Sorting 10**7 containers takes longer than a
-    loader may take to resume, and a batch needs only one container of each lane. So the containers are divided into
+    The index of a record counts the records of all containers in this order. Sorting 10**7 containers takes longer than
+    a loader may take to resume, and a batch needs only one container of each lane. So the containers are divided into
     parts by the high bits of their sort keys, and only requested parts are sorted; sums of records locate a part.
     """
 
@@ -72,7 +72,7 @@ class ContainerOrder:
         self._part = np.empty(len(counts), dtype=np.uint16)
         for start in range(0, len(counts), _PART):
             numbers = np.arange(start, min(start + _PART, len(counts)))
-            # ``below`` scales a container's high bits, so a container with higher bits has no lower part.
+            # ``below`` scales the high bits of a container's sort key, so the parts follow the order of the sort keys.
             part = self._part[start : start + _PART]
             part[:] = numbers * parts // len(counts) if key is None else rng.below(key, numbers, parts)
         self._at_hand: Bools = np.zeros(parts, dtype=np.bool_)
@@ -113,7 +113,7 @@ class ContainerOrder:
         return exact
 
     def earlier(self, index: I64) -> Iterator[tuple[int, I64]]:
-        """Yield, for each index among all containers' records, its part, and the containers before it in the part."""
+        """Yield, for each index among all records, its part, and the containers before the record's in the part."""
         parts = np.searchsorted(self._part_ends, index, side="right")
         self._sort(parts)
         begins = np.searchsorted(self._ends, (self._part_ends - self._records)[parts], side="right")
@@ -122,7 +122,7 @@ class ContainerOrder:
             yield part, self._sorted[begin:turn]
 
     def between(self, starts: I64, stops: I64) -> Iterator[tuple[I64, I64]]:
-        """Yield, for each run of indices, the containers of its records, and the index of each's first record."""
+        """Yield, for each range of indices, the containers of its records, and each container's first index."""
         first, last = (np.searchsorted(self._part_ends, index, side="right") for index in (starts, stops - 1))
         self._sort(np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]))
         begins = np.searchsorted(self._ends, starts, side="right")
@@ -141,7 +141,7 @@ class ContainerOrder:
         if self._key is not None:
             found = found[rng.stable_argsort(rng.bits(self._key, found))]
         records = np.where(self._at_hand, self._records, 0)
-        # For each part, the number of records up to its end that are in parts not sorted.
+        # For each part, the number of records in unsorted parts before the part's end.
         others = self._part_ends - np.cumsum(records)
         self._sorted, self._ends = found, np.cumsum(self._counts[found]) + others[self._part[found]]
 

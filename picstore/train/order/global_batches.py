@@ -155,7 +155,7 @@ class RankShard:
 
     @property
     def samples_of_rank(self) -> int:
-        """Number of samples of a rank in an epoch, those of an incomplete batch included, rounded up."""
+        """Number of samples in an epoch, an incomplete batch included, divided by the world size and rounded up."""
         return -(-self.records // self.world_size)
 
     def samples(self, batch: int) -> I64:

@@ -52,11 +52,11 @@ class MuxSchedule:
         return cls((0,), (tuple(counts),))
 
     def times(self, factor: int) -> MuxSchedule:
-        """Return a schedule with all counts multiplied by ``factor``."""
+        """Return this schedule with all counts multiplied by ``factor``."""
         return MuxSchedule(self.steps, tuple(tuple(factor * each for each in counts) for counts in self.counts))
 
     def counts_at(self, batch: int) -> tuple[int, ...]:
-        """Return the number of samples of each source in a global batch."""
+        """Return the number of samples of each source in global batch ``batch``."""
         return self.counts[self._piece(batch)]
 
     def taken(self, batch: int) -> tuple[int, ...]:
@@ -66,7 +66,7 @@ class MuxSchedule:
         return tuple(taken + (batch - self.steps[piece]) * count for taken, count in pairs)
 
     def batch_after(self, taken: Sequence[int]) -> int | None:
-        """Return the index of the global batch that follows ``taken`` samples by source; None if none does."""
+        """Return the index of the global batch before which the sources have given ``taken`` samples, or None."""
         total = sum(taken)
         piece = bisect.bisect_right([sum(each) for each in self._taken], total) - 1
         batch = self.steps[piece] + (total - sum(self._taken[piece])) // sum(self.counts[piece])
@@ -81,7 +81,7 @@ class MuxSchedule:
         return taken
 
     def windows_of(self, batches: I64) -> list[Windows]:
-        """Return the samples of each source in some global batches."""
+        """Return, for each source, the range of samples that each of the global batches ``batches`` takes."""
         steps, counts, taken = (np.array(each) for each in (self.steps, self.counts, self._taken))
         piece = np.searchsorted(steps, batches, side="right") - 1
         sizes = counts[piece]
@@ -90,7 +90,7 @@ class MuxSchedule:
         return [Windows(*each) for each in zip(starts.T, (starts + sizes).T, firsts.T, strict=True)]
 
     def batches_of(self, source: int, numbers: I64) -> I64:
-        """Return the global batch of each sample of a source; −1 if no batch has the sample."""
+        """Return the index of the global batch that takes each sample of a source; −1 if no batch takes the sample."""
         steps, counts, taken = (np.array(each) for each in (self.steps, self.counts, self._taken))
         piece = np.searchsorted(taken[:, source], numbers, side="right") - 1
         batches = steps[piece] + (numbers - taken[piece, source]) // np.maximum(counts[piece, source], 1)
@@ -141,7 +141,7 @@ class MuxOrder:
     def shares(self, batch: int) -> I64:
         """Return the number of samples of each source in this rank's part of a global batch, int64 (sources,).
 
-        If the number of ranks does not divide a count, ranks get the leftover samples one each, in turn through all
+        If the number of ranks does not divide a count, each leftover sample goes to the next rank in turn, through all
         sources. So the batches of two ranks differ by at most one sample.
         """
         counts = np.array(self.schedule.counts_at(batch))
@@ -182,7 +182,7 @@ class MuxOrder:
             ]
 
     def windows_of(self, steps: I64) -> list[Windows]:
-        """Return the samples of global batches, see :meth:`SteppedOrder.windows_of`."""
+        """Return the ranges of samples in global batches, see :meth:`SteppedOrder.windows_of`."""
         return self.schedule.windows_of(steps)
 
     def steps_of(self, source: int, numbers: I64) -> I64:
@@ -221,7 +221,7 @@ class MuxOrder:
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the epoch and batch at which a state goes on; raise UsageError if it does not fit this order."""
+        """Return the epoch and batch that follow a state; raise UsageError if the state does not fit this order."""
         check_state(state, self.state(0, 0), ("datasets", "seed", "lanes"), of="mux")
         batches, _ = self.batches_and_rest(state)
         return divmod(batches, self.epoch_batches) if self.epoch_batches else (0, batches)
@@ -229,7 +229,8 @@ class MuxOrder:
     def batches_and_rest(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Return the number of batches before a state, and the number of samples read of a rank's next batch.
 
-        Raise UsageError if no batch of this order begins there, or if the partly read batch differs in this order.
+        Raise UsageError if no batch of this order begins after the state's samples, or if the partly read batch
+        differs.
         """
         taken, rest = _taken(state, len(self.records))
         batches = self.schedule.batch_after(taken)
@@ -292,9 +293,10 @@ class _RepeatingSource:
 
 
 def _taken(state: Mapping[str, Any], sources: int) -> tuple[list[int], int]:
-    """Return how many samples each source gave before a state, and how many of a rank's next batch were read."""
+    """Return how many samples each source gave before a state, and how many a rank had read of its next batch."""
     if state["version"] == 1:
-        # ``counts`` are those of one rank's batch; ``samples`` is the number that one rank took of all sources.
+        # ``counts`` are those of one rank's batch; ``samples`` is the number that one rank took from all sources
+        # together.
         counts, (samples,) = _numbers(state, "counts", sources), check_position(samples=state.get("samples"))
         if not any(counts):
             raise UsageError(f"the state has counts {counts}; one above 0 is needed")

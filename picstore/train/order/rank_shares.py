@@ -40,7 +40,7 @@ class RankShares:
 
     @property
     def shared(self) -> int:
-        """Number of lanes that several ranks share: the last lanes."""
+        """Number of lanes that several ranks share; they are the last lanes."""
         return self.lanes % self.world_size
 
     def count_lanes(self, rank: int) -> int:
@@ -102,9 +102,9 @@ class RankShares:
             readers: first and last reader of each sample's lane, in the order of each batch.
             group: index of each sample's batch, ascending.
             sizes: number of samples in each sample's batch.
-            firsts: for each sample, or for all, see :func:`divide_samples`.
-            whole: bool (batches,), whether all samples of a batch are there; None for all. In other batches, samples
-                that :func:`keep_own` leaves without an owner have rank −1.
+            firsts: first rank that gets a leftover sample, for each sample or for all, see :func:`divide_samples`.
+            whole: bool (batches,), whether all samples of a batch are given; None if those of all batches are. In
+                incomplete batches, samples that :func:`keep_own` leaves without an owner have rank −1.
         """
         if self.world_size == 1:
             return np.zeros(len(group), dtype=np.int64)
@@ -182,7 +182,7 @@ def keep_own(first: I64, last: I64, shares: I64, group: I64 | int = 0) -> I64:
 def default_lanes(world_size: int, sources: int = 1) -> int:
     """Return the number of lanes of each source: MIN_LANES // ``sources``, rounded up to a multiple of the world size.
 
-    A multiple leaves no lane shared by ranks, and the division keeps memory from growing with the number of sources.
+    With a multiple, ranks share no lane; with the division, memory does not grow with the number of sources.
     """
     return -(-max(1, MIN_LANES // sources) // world_size) * world_size
 

@@ -39,7 +39,7 @@ class TrainingSource:
     seed: int  # seed of order and random transforms
     base: int = 0  # number added to labels other than −1
     plan: TransformPlan = field(default_factory=TransformPlan)
-    copies: int = 1  # largest number of samples of one record in an epoch
+    copies: int = 1  # maximum number of samples of one record in an epoch
     # Plans besides ``plan``. Views, targets and columns are the same in all plans.
     others: tuple[TransformPlan, ...] = ()
     choice: PlanChoice | None = None  # rule that tells which plans an image may need; None for all plans
@@ -47,7 +47,7 @@ class TrainingSource:
 
     @property
     def class_names(self) -> dict[int, str]:
-        """Names of the classes, by label as batches have it."""
+        """Names of the classes, by the labels in batches."""
         names = self.dataset.classes
         return dict(zip(self.batch_labels(np.arange(len(names))).tolist(), names, strict=True))
 
@@ -173,7 +173,7 @@ class Order(Protocol):
         """Return the state of a loader before a batch: numbers, strings, and lists of numbers and strings."""
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the epoch and batch at which a state with this order's number of lanes goes on.
+        """Return the epoch and batch that follow a state, whose number of lanes must be that of this order.
 
         Raise UsageError if the state does not fit this order.
         """
@@ -183,5 +183,5 @@ class Order(Protocol):
 
 
 def skip_deleted(samples: Samples, dataset: Dataset) -> Samples:
-    """Change record numbers from numbers among a container's live records to numbers among all its records."""
+    """Convert each sample's record index among its container's live records to the index among all its records."""
     return replace(samples, record=dataset.live.to_record_numbers(samples.container, samples.record))

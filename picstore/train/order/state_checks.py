@@ -35,7 +35,7 @@ def check_position(**numbers: Any) -> tuple[int, ...]:
 def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequence[str], *, of: str) -> None:
     """Raise UsageError if a state and the loader or mux ``of`` differ in one of the fields ``names``.
 
-    States of version 1 are accepted, except those in stored order on several ranks, which alone has changed.
+    States of version 1 are accepted, except those in stored order on several ranks, because that order has changed.
     """
     version = state.get("version")
     if version not in (1, VERSION) or isinstance(version, bool):

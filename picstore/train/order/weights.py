@@ -24,11 +24,11 @@ from picstore.train.order.epoch_order import Samples
 _TICKS = 30  # A share of one sample is 2**30 ticks.
 # Fractional part of the golden ratio, in ticks. The number is odd, so that 2**30 epochs have different offsets.
 _GOLDEN = 663_608_941
-# Largest number of samples, and of records, which keeps sums of ticks within 63 bits.
+# Maximum number of samples, and of records, which keeps sums of ticks within 63 bits.
 _MAX_SAMPLES = 1 << 31
 # Largest binary exponent of a weight, which keeps the sum of 2**31 weights, and 2**61 ticks divided by it, finite.
 _MAX_EXPONENT = 512
-# Number of weights to add up at a time: few enough for the cache, and for blocks that malloc keeps.
+# Number of weights to add up at a time: few enough to fit the cache, and memory blocks that malloc reuses.
 _CHUNK = 1 << 13
 
 
@@ -39,7 +39,7 @@ class RecordShares:
     Attributes:
         starts: int64 (containers + 1,), number of live records before each container.
         bounds: int64 (containers + 1,), ticks of all records before each container.
-        copies: greatest number of samples of one record in an epoch.
+        copies: maximum number of samples of one record in an epoch.
         digest: hash of the shares, 16 hexadecimal digits.
         weights: weights of the records; None if all records have the same share.
     """

@@ -24,13 +24,13 @@ Filler: TypeAlias = Callable[..., BatchFiller]
 
 
 class BatchForm(ABC):
-    """Form of the batches in CPU memory, with everything that depends on the form.
+    """Form that images have in a batch in CPU memory, with everything that depends on the form.
 
     Attributes:
         decoded: whether host batches hold decoded images rather than streams.
         reduces: whether the decoder can downscale an image while it decodes.
-        mapped: whether batches lie in memory that can be page-locked.
-        task: smallest and largest number of images in a decoding thread's task.
+        mapped: whether batches lie in memory-mapped blocks, which can be page-locked.
+        task: minimum and maximum number of images in a decoding thread's task.
     """
 
     decoded = False
@@ -63,7 +63,7 @@ class BatchForm(ABC):
         Args:
             output, device: output of the pipeline, and torch device with an index.
             strict: whether an image that does not decode raises an error instead of being replaced.
-            load: function that loads a device's decoder of JPEG streams.
+            load: function that takes a device and returns its decoder of JPEG streams.
         """
 
     def divide(self, count: int, output: OutputSpec, *, threads: int) -> list[range]:
@@ -73,7 +73,7 @@ class BatchForm(ABC):
         return [range(k, min(k + size, count)) for k in range(0, count, size)]
 
     def _views(self, output: OutputSpec) -> int:
-        """Return the number of images that each record counts for in the size of a task."""
+        """Return how many images each record counts as in the size of a task."""
         return output.view_count
 
 

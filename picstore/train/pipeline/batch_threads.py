@@ -39,8 +39,8 @@ from picstore.train.pipeline.own_threads import PREFIX, FillingBatch, ThreadPool
 from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetcher, container_uses, read_containers
 from picstore.train.pipeline.stats import StatsCounter
 
-AHEAD = 3  # Greatest number of batches, filled or being filled, that the consumer has not taken.
-# Greatest number of further batches whose containers are read in advance, if the budget allows.
+AHEAD = 3  # Maximum number of batches, filled or being filled, that the consumer has not taken.
+# Maximum number of further batches whose containers are read in advance, if the budget allows.
 MAX_REQUESTS = 32
 
 
@@ -76,7 +76,7 @@ class Pipeline:
         self._requests, self._spec, self._form = requests, spec, FORMS[spec.output.form]
         self._buffers = buffers or BufferPools()
         self._counter = counter or StatsCounter()
-        # A bound method would make a reference cycle, which would keep an unused pipeline in memory.
+        # A bound method of this object would be a reference cycle, which keeps an unused pipeline in memory.
         read = partial(read_containers, spec, self._buffers, self._counter)
         readers = max(source.dataset.containers.readers for source in spec.sources)
         self._prefetcher = Prefetcher(read, budget=spec.resources.budget, readers=readers)
@@ -93,8 +93,8 @@ class Pipeline:
     def start(self) -> None:
         """Start the threads and load the kernels, unless an earlier call has done so.
 
-        Loading imports numba, which this module does not import, so that the first containers are read meanwhile. It
-        runs in the caller's thread, so that a keyboard interrupt can end a compilation.
+        Loading the kernels also imports numba, so the threads start first and read containers meanwhile. The kernels
+        are loaded in the caller's thread, so that a keyboard interrupt can end a compilation.
         """
         if self._started:
             return
@@ -104,9 +104,9 @@ class Pipeline:
         try:
             loaded = self._form.load_filler(self._spec)
         except BaseException:
-            self._filler_class.cancel()  # The planner waits for this future.
+            self._filler_class.cancel()  # The planner's thread waits for this future.
             raise
-        with contextlib.suppress(InvalidStateError):  # The pipeline was closed meanwhile.
+        with contextlib.suppress(InvalidStateError):  # ``close`` has cancelled the future meanwhile.
             self._filler_class.set_result(loaded)
 
     def receive(self) -> HostBatch | None:
@@ -153,7 +153,7 @@ class Pipeline:
         return self._stop or self._pid != os.getpid()
 
     def _plan(self) -> None:
-        """Queue the futures of all batches, or an error for the consumer; the main function of the planner's thread."""
+        """Queue the futures of all batches or, after a failure, an error; the main function of the planner's thread."""
         try:
             for filling in self._start_batches():
                 self._queue.put(filling)
@@ -162,7 +162,7 @@ class Pipeline:
             self._queue.put(error)
 
     def _start_batches(self) -> Iterator[Future[HostBatch]]:
-        """Yield futures of batches that are being filled; read containers ahead as far as the budget allows."""
+        """Yield futures of batches that are being filled; start reads for later batches as far as the budget allows."""
         ahead: deque[_RequestedBatch] = deque()
         requests = self._draw_requests()
         following, first = next(requests, None), True
@@ -193,7 +193,7 @@ class Pipeline:
         self.drained = True
 
     def _all_read(self, futures: Mapping[ContainerKey, Future[ReadResult]]) -> bool:
-        """Wait for the kernels, whose loading more reads would delay; return whether the containers are then read."""
+        """Return, once the kernels are loaded, whether all containers are read; more reads would delay the loading."""
         self._filler_class.result()
         return all(future.done() for future in futures.values())
 
@@ -218,7 +218,7 @@ class Pipeline:
         return finished
 
     def _collect(self, requested: _RequestedBatch) -> ReadContainers:
-        """Wait until a batch's records are read; return, by container, the whole container or the read records."""
+        """Wait until a batch's records are read; return, by container, the container or the records read from it."""
         found: dict[EpochContainer, ReadResult] = {}
         for wanted in requested.request:
             if wanted.samples.held is not None:
@@ -226,8 +226,8 @@ class Pipeline:
                 for number, count in waited.items():
                     key = wanted.source, wanted.epoch, number
                     found[key] = self._aside.take(key, count)
-        # Results with more records of a container replace those with fewer: first come the records set aside, then
-        # records read alone, then whole containers.
+        # A container's later results hold more records and replace earlier ones: first the records set aside, then
+        # records read alone, then the whole container.
         for read in sorted(requested.futures, key=lambda read: not read.records):
             found[read.source, read.epoch, read.number] = requested.futures[read].result()
         return found
@@ -252,7 +252,7 @@ class Pipeline:
         uses: dict[ContainerKey, ContainerUse],
         problems: dict[int, Damage] | None,
     ) -> HostBatch | None:
-        """Release a batch's containers after its last task; complete it unless a task failed (no ``problems``)."""
+        """Release a batch's containers after its last task; complete the batch unless ``problems`` is None."""
         records.release()
         self._prefetcher.release(uses)
         if problems is None:
@@ -284,13 +284,13 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    records: I64  # numbers of records in the container, ascending
+    records: I64  # indices of the records in the container, ascending
     samples: int  # Number of samples of these records that later batches take; a record may have several.
     held: ReadResult
 
 
 class SetAside:
-    """Records copied out of containers that lanes are done with, kept until a batch has taken their last sample."""
+    """Records copied from containers that lanes have left, each kept until a batch has taken its last sample."""
 
     def __init__(self) -> None:
         self._waiting: dict[EpochContainer, _Waiting] = {}
@@ -298,13 +298,14 @@ class SetAside:
     def keep(self, key: EpochContainer, container: ReadResult, records: I64, *, attachments: bool) -> None:
         """Copy the records that later batches need out of a container, and keep the copies.
 
-        If any of the records is damaged, keep the whole container, because a sound record of it will replace this one.
+        If any of the records is damaged, keep the whole container, because another of its records will be the
+        replacement.
 
         Args:
-            records: numbers of the records in the container, one for each sample, so that a number may occur again.
+            records: index in the container of each sample's record; an index may occur more than once.
         """
         samples, earlier = len(records), self._waiting.get(key)
-        if earlier is not None:  # Another lane has set aside records of this container.
+        if earlier is not None:  # Another lane's records of this container have been set aside.
             records, samples = np.concatenate((earlier.records, records)), samples + earlier.samples
         records = np.unique(records)
         if not isinstance(container, Damage) and container.good[records].all():

@@ -92,7 +92,7 @@ def _augment_alone(
 
 
 def _select(images: Images, numbers: I64) -> Images:
-    """Return the images with the indices ``numbers``, in this order."""
+    """Return the images with the indices ``numbers``, in the order of ``numbers``."""
     return [images[number] for number in numbers.tolist()] if isinstance(images, list) else images.select(numbers)
 
 
@@ -107,7 +107,7 @@ def augment_images(
     """Resample and color decoded images, one for each row of ``params``.
 
     Args:
-        counts: each batch's number of images, allowed only if all outputs have one size.
+        counts: each batch's number of images; may be given only if all outputs have the same size.
 
     Returns:
         With ``counts``, a list of one tensor for each batch; else a tensor (n, 3, H, W), or a list of n tensors

@@ -55,7 +55,7 @@ class MadeBatch:
         if self.event is not None:
             stream = torch.cuda.current_stream(self.batch.labels.device)
             stream.wait_event(self.event)
-            # Otherwise the memory might be used again while the consumer's kernels read it.
+            # Without this call, torch might reuse the memory while the consumer's kernels read it.
             self.batch.record_stream(stream)
         return self
 
@@ -65,21 +65,21 @@ Finish: TypeAlias = Callable[[], MadeBatch]
 
 
 class BatchMaker(Protocol):
-    """Object that makes batches on a device from batches in CPU memory.
+    """Maker of batches on a device from batches in CPU memory.
 
     Attributes:
-        together: greatest number of batches for a call of ``start``; 1 if the call waits for a decoder, so that two
-            threads should make calls.
+        together: maximum number of batches in a call of ``start``; 1 if a call waits for a decoder, in which case two
+            threads should call ``start`` in turn.
     """
 
     @property
     def together(self) -> int: ...
 
     def takes(self, hosts: Sequence[HostBatch]) -> bool:
-        """Return whether batches are few and small enough for one call of ``start``."""
+        """Return whether the batches are few and small enough for one call of ``start``."""
 
     def start(self, hosts: Sequence[HostBatch]) -> list[Finish]:
-        """Queue the work for batches on the current stream; return a function for each batch, which must be called."""
+        """Queue the batches' work on the current stream; return, for each batch, a function to call to finish it."""
 
 
 class OneByOne(ABC):
@@ -107,7 +107,7 @@ def _record_event(device: torch.device) -> torch.cuda.Event | None:
     return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
 
-# Limits for batches decoded together: number of batches, and of output values. 4 × 256 images of 224 × 224 fit.
+# Limits for batches decoded in one call: number of batches, and of output values. 4 × 256 images of 224 × 224 fit.
 TOGETHER = 4
 _MOST_VALUES = 160 << 20
 
@@ -160,8 +160,8 @@ class DecodeStreams(OneByOne):
 class DecodeTiles:
     """A ``BatchMaker`` that decodes tiles with picstore's kernels, and augments the images on a GPU.
 
-    Images that the GPU refuses are decoded on the CPU, which alone decides what is damaged, before their batch is
-    handed over. An image that does not decode is replaced, or raises Damage if ``strict`` is set. A batch's memory is
+    Before a batch is handed over, the CPU decodes the images that the GPU refused; only if the CPU fails too is an
+    image damaged. An image that does not decode is replaced, or raises Damage if ``strict`` is set. A batch's memory is
     page-locked at its first use. It may be reused once the batch is finished, because the GPU has then read it.
     """
 
@@ -171,7 +171,7 @@ class DecodeTiles:
 
     @property
     def together(self) -> int:
-        """Greatest number of batches that ``start`` takes."""
+        """Maximum number of batches in a call of ``start``."""
         return TOGETHER
 
     def takes(self, hosts: Sequence[HostBatch]) -> bool:
@@ -187,7 +187,7 @@ class DecodeTiles:
         return blocks <= MOST_BLOCKS and values <= _MOST_VALUES
 
     def start(self, hosts: Sequence[HostBatch]) -> list[Finish]:
-        """Queue the decoding and augmentation of batches together; return a function to finish each batch."""
+        """Queue the decoding and augmentation of several batches at once; return a function to finish each batch."""
         from picstore.train.cuda.decode_tiles import decode_tiles
 
         begun = [_BegunTiles(self, host) for host in hosts]
@@ -205,7 +205,7 @@ class DecodeTiles:
             event = _record_event(self.device)
         except BaseException:
             for each in begun:
-                each.wait()  # Otherwise the GPU might read memory that another batch reuses.
+                each.wait()  # The GPU must not read the memory any more when another batch reuses it.
             raise
         return [partial(each.finish, batch, event) for each, batch in zip(begun, made, strict=True)]
 
@@ -227,14 +227,14 @@ def _segments_of(host: HostBatch) -> tuple[EncodedBatch, SegmentTables]:
 
 
 class _BegunTiles:
-    """A batch whose images are being decoded; keeps the host's batch alive, because the GPU reads its memory.
+    """A batch whose images are being decoded; it keeps the host's batch alive, because the GPU reads that memory.
 
     Attributes:
         tables: the batch's segment tables, in which images that no slot shows have no parts.
         tensors: images that the CPU has decoded, on the device, by slot.
         decoded: images that the GPU decodes; None before the decoding is queued.
         status: status of the decoding, and each slot's index in the status; None if the GPU decodes no image.
-        copied: whether the batch was copied to page-locked memory.
+        copied: whether the batch was copied to page-locked memory, because its own could not be page-locked.
     """
 
     def __init__(self, make: DecodeTiles, host: HostBatch) -> None:
@@ -301,8 +301,8 @@ class _BegunTiles:
 
 
 def _decode_on_cpu(encoded: EncodedBatch, tables: SegmentTables, slot: int) -> torch.Tensor:
-    """Decode a slot's tiles on the CPU to (3, h, w), and set their box in ``encoded``; raise ImageError for damage."""
-    from picstore.train.cpu.decode_crop import decode_held  # Its kernels are seldom needed if a GPU decodes.
+    """Decode a slot's tiles on the CPU to (3, h, w), and set their box in ``encoded``; raise ImageError if damaged."""
+    from picstore.train.cpu.decode_crop import decode_held  # imported here, because it is seldom needed
 
     arrays, first = tables.arrays, int(tables.first[slot])
     start, stop = encoded.bounds[slot].tolist()

@@ -60,12 +60,12 @@ from picstore.train.order.spans import DealtSpans
 from picstore.train.pipeline.own_threads import close_at_exit
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
-AHEAD = 2  # Number of batches, of any size, that the child may send before the consumer takes the first.
+AHEAD = 2  # Number of batches that the child may send, whatever their size, before the consumer takes the first.
 _MAIN = "picstore.train.pipeline.loader_process_main:main"
 # By default, BLAS starts a thread for each core (45 ms on two cores), but the child multiplies only small matrices.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 EXIT_TIMEOUT = 5  # Seconds for the child to end a sequence or to exit, before it is killed.
-_MAX_LAST_WORDS = 1 << 16  # greatest number of bytes read of a dead child's traceback
+_MAX_LAST_WORDS = 1 << 16  # maximum number of bytes to read from a dead child's traceback
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,10 @@ class Message:
 
     Attributes:
         number, block: numbers of the batch and of the block, counted from the child's start.
-        new_size: bytes of the block if its descriptor follows, because the parent has not mapped the block; else None.
+        new_size: size of the block in bytes if its descriptor follows, because the parent must map the block; else
+            None.
         gone: numbers of blocks that the child has freed since the previous message.
-        arrays: the arrays of ``HostBatch.take_apart``, with a ``SharedArray`` in the place of each.
+        arrays: result of ``HostBatch.take_apart``, with each array replaced by a ``SharedArray``.
         stats: the child's statistics since its start.
     """
 
@@ -96,8 +97,8 @@ class SequenceShare:
     Attributes:
         spans: all spans of the sequence, dealt to the processes in turn.
         number: number of the process, from 0.
-        ahead: greatest number of batches that are sent and not yet taken.
-        room: limit for the total bytes of these batches; AHEAD batches are sent whatever their size.
+        ahead: maximum number of batches that are sent and not yet taken.
+        room: maximum total bytes of these batches, except that AHEAD batches are sent whatever their size.
     """
 
     spans: DealtSpans
@@ -107,7 +108,7 @@ class SequenceShare:
 
 
 class _ChildError(Exception):
-    """The child's traceback as text, given as the cause of the parent's error."""
+    """Error with the child's traceback as its message; the cause of the error that the parent raises."""
 
     def __str__(self) -> str:
         return f"\n\n{self.args[0]}"
@@ -123,7 +124,7 @@ class LoaderProcess:
 
     def __init__(self, spec: PipelineSpec, counter: StatsCounter) -> None:
         self._counter = counter
-        self._stats = Stats()  # The child's statistics that ``counter`` already includes.
+        self._stats = Stats()  # the part of the child's statistics that ``counter`` already includes
         self._pid = os.getpid()
         self.connection, theirs = Pipe()
         self._last_words = anonymous_memory(0)
@@ -151,7 +152,7 @@ class LoaderProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether this process may use the child: the child runs, and this process started it and is not a fork."""
+        """Whether this process may use the child, which it must have started itself and which must still run."""
         return self._finalizer.alive and self._process.poll() is None and self._pid == os.getpid()
 
     def start_sequence(self, share: SequenceShare) -> int:
@@ -191,7 +192,7 @@ class LoaderProcess:
     def end_sequence(self, number: int) -> None:
         """End a sequence, dropping the batches that still come, so that another sequence can begin.
 
-        Do nothing if a later sequence has begun: a garbage collection may close an iterator long after its end.
+        Do nothing if a later sequence has begun, because a garbage collection may close an old iterator late.
         """
         if number != self._sequences or not self.running or not self.alive:
             return
@@ -205,7 +206,7 @@ class LoaderProcess:
                     return
                 self._blocks.find(message, self._receive_descriptor)
                 self._blocks.free(message.number)
-            # The child did not answer in time. It may be waiting for an object store.
+            # The child did not answer in time; it may be waiting for an object store.
             self.close()
         except (PicstoreError, OSError, CancelledError):
             # The child has sent an error or has ended, which the next iteration notices.
@@ -277,7 +278,7 @@ class LoaderProcess:
 
 
 class _MappedBlocks:
-    """Blocks of the child's memory that are mapped here, and stay so because mapping 19 MB again costs 1 ms."""
+    """Blocks of the child's memory mapped in this process; they stay mapped, because mapping 19 MB anew takes 1 ms."""
 
     def __init__(self) -> None:
         self._mapped: dict[int, Mapping] = {}  # Key: number of the block.
@@ -287,7 +288,7 @@ class _MappedBlocks:
         _mapped_blocks.add(self)
 
     def find(self, message: Message, receive_descriptor: Callable[[], int]) -> Mapping:
-        """Return the mapping of a message's block; forget blocks that the child freed, which arrays keep mapped."""
+        """Return the mapping of a message's block; forget freed blocks, which stay mapped while arrays use them."""
         for number in message.gone:
             self._mapped.pop(number, None)
         if message.new_size is not None:
@@ -312,7 +313,7 @@ class _MappedBlocks:
         self._freed.append(number)
 
     def take_freed(self) -> tuple[list[int], list[int]]:
-        """Return the freed batches' numbers, and forget them: batches to fill again, and batches made private."""
+        """Return and forget the freed batches' numbers: batches with reusable blocks, and batches made private."""
         freed = {self._freed.pop() for _ in range(len(self._freed))}
         parted = freed & self._parted
         self._parted -= parted
@@ -321,7 +322,7 @@ class _MappedBlocks:
     def part(self) -> None:
         """Before a fork, replace the shared memory of batches in use by private copies, which the child cannot change.
 
-        Page-locked memory stays shared, because users do not see it.
+        Page-locked memory stays shared, because no user's array lies in it.
         """
         for number, block in list(self._used.items()):
             mapping = self._mapped.get(block)
@@ -350,7 +351,7 @@ os.register_at_fork(before=_part_from_fork, after_in_child=_close_in_fork)
 
 
 def _end_process(connection: Connection, process: subprocess.Popen[bytes], parent: int) -> None:
-    """End the child by hanging up, and wait for its end.
+    """Close the child's socket, which ends the child, and wait for its end.
 
     The descriptor stays open until the connection is deleted: another thread may be reading from it, and the number
     of a closed descriptor could go to another file meanwhile.

@@ -43,8 +43,8 @@ from picstore.train.pipeline.batch_threads import Pipeline
 from picstore.train.pipeline.loader_process import AHEAD, Message, SequenceShare
 from picstore.train.pipeline.stats import StatsCounter
 
-# Seconds between checks that the parent lives, and seconds for a normal exit after its death: less than 5 in all.
-_PARENT_SECONDS = 1.0
+_PARENT_SECONDS = 1.0  # seconds between checks that the parent lives
+# Seconds to exit by itself after the parent's death; docs/reference/processes.md promises an end within 5 seconds.
 _LAST_SECONDS = 3.0
 
 
@@ -69,7 +69,7 @@ class _SharedBlocks:
 
     def __init__(self) -> None:
         self._blocks: dict[int, _SharedBlock] = {}  # Key: address of the block.
-        self._gone: list[int] = []  # Numbers of freed blocks that the parent has not been told about.
+        self._gone: list[int] = []  # numbers of freed blocks of which the parent has not been told
         self._next = 0
 
     def allocate(self, size: int) -> U8:
@@ -108,7 +108,7 @@ class _HungUp(BaseException):
 
 @contextlib.contextmanager
 def _hanging_up() -> Iterator[None]:
-    """Raise ``_HungUp`` instead of the errors that the socket raises once the parent is gone."""
+    """Turn the errors that the socket raises once the parent is gone into ``_HungUp``, within a ``with`` block."""
     try:
         yield
     except (EOFError, OSError) as error:
@@ -118,7 +118,7 @@ def _hanging_up() -> Iterator[None]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickler that allows imports of ``NUMBA_EXTRAS`` before it imports a user's module, as that of ``collate``."""
+    """Unpickler that allows imports of ``NUMBA_EXTRAS`` before it imports a user's module, such as ``collate``'s."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module not in sys.modules and not module.startswith("picstore."):
@@ -154,7 +154,7 @@ class ProcessServer:
                 ended = self._make_batches(spec, content[0])
                 with _hanging_up():
                     self._connection.send(ended)
-            elif verb == "taken":  # The sequence is over; a late "stop" needs no answer.
+            elif verb == "taken":  # The sequence is over, so a late "stop" needs no answer.
                 self._release(*content)
 
     def _receive(self) -> Any:
@@ -226,7 +226,7 @@ class ProcessServer:
 
 
 def _is_full(under_way: Sequence[int], share: SequenceShare) -> bool:
-    """Return whether no further batch may be sent, given the bytes of each batch that is sent and not yet taken."""
+    """Return whether no further batch may be sent, given the size in bytes of each batch sent and not yet taken."""
     return len(under_way) >= AHEAD and (len(under_way) >= share.ahead or sum(under_way) >= share.room)
 
 
@@ -253,7 +253,7 @@ class SpanPipelines:
     """Maker of the batches of spans, with one pipeline for each span.
 
     A pipeline starts as soon as the previous pipeline has requested its last containers, because a span's first batch
-    has to wait for a container of each lane. For a moment both hold containers, each within the budget.
+    has to wait for a container of each lane. For a short time both pipelines hold containers, each within the budget.
     """
 
     def __init__(

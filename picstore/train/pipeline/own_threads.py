@@ -28,7 +28,7 @@ PREFIX = "picstore-"  # Prefix of the names of picstore's own threads.
 
 
 def is_own_thread() -> bool:
-    """Return whether this thread is one of picstore's own threads, which must not wait for each other's end."""
+    """Return whether this thread is one of picstore's own threads, which must not wait for each other to end."""
     return threading.current_thread().name.startswith(PREFIX)
 
 
@@ -45,8 +45,8 @@ class Call(Protocol):
 class ThreadPool:
     """``count`` threads that run calls in the order of submission; the first call starts the threads.
 
-    ``yields`` gives these threads a lower priority than other threads, such as readers: on two cores, 2,959 crops/s of
-    images of 12 megapixels, against 2,709 with equal priorities.
+    ``yields`` gives these threads a lower priority than other threads, such as readers. On two cores, crops of images
+    of 12 megapixels are made at 2,959 images/s, against 2,709 with equal priorities.
 
     An executor of concurrent.futures would not do: it takes no calls once the main thread has ended, although a
     training loop may go on in another thread, and a garbage collection in one of its threads cannot shut it down.
@@ -199,7 +199,7 @@ class FillingBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Call of the decoding threads that fills some slots of a batch."""
+    """Call, for a decoding thread, that fills some slots of a batch."""
 
     batch: FillingBatch
     slots: range
@@ -219,7 +219,7 @@ class Closable(Protocol):
 
 
 class Closables:
-    """Weak set of objects to close together. Any thread may add to it."""
+    """Weak set of objects to close together; any thread may add an object."""
 
     def __init__(self) -> None:
         self._references: set[weakref.ref[Closable]] = set()
@@ -248,7 +248,7 @@ def close_at_exit(closable: Closable) -> None:
 
 
 class _Garbage:
-    """Closer of objects that a garbage collection finds; its thread runs while any object is open.
+    """Thread that closes objects found by a garbage collection; it runs while any object is open.
 
     A collection may begin in a thread that holds a lock, such as that of ``threading.enumerate``, which a pipeline's
     threads need in order to end. Waiting for the pipeline's threads there would be a deadlock.
@@ -261,8 +261,8 @@ class _Garbage:
 
     def forget(self) -> None:
         """Set the initial state, also in a fork, in which neither this thread nor other threads' collections go on."""
-        self._collecting: set[int] = set()  # Threads in which a collection runs.
-        self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()  # ``SimpleQueue.put`` is reentrant.
+        self._collecting: set[int] = set()  # ids of the threads in which a collection runs
+        self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()  # Its ``put`` is reentrant.
         self._lock = threading.Lock()
         self._started = False
 
@@ -277,14 +277,14 @@ class _Garbage:
                 threading.Thread(target=self._run, name="close-garbage", daemon=True).start()
 
     def call(self, close: Callable[[], None]) -> None:
-        """Call a function now or, if this thread runs a collection, in the closing thread."""
+        """Call ``close`` now or, if a collection is running in this thread, in the closing thread."""
         if threading.get_ident() in self._collecting:
             self._waiting.put(close)
         else:
             close()
 
     def call_all(self) -> None:
-        """Make all waiting calls."""
+        """Call all functions that wait for the closing thread."""
         with contextlib.suppress(Empty):
             while True:
                 self._waiting.get_nowait()()
@@ -299,7 +299,7 @@ class _Garbage:
             raise
 
     def _is_idle(self) -> bool:
-        """Return whether the closing thread may end; the checks' order matters, as a collection may be running."""
+        """Return whether the closing thread may end; the order of the checks matters, because a collection may run."""
         with self._lock:
             idle = next(iter(_open), None) is None and not self._collecting and self._waiting.empty()
             self._started = not idle
@@ -327,7 +327,7 @@ def _close_all() -> None:
     _garbage.call_all()
     for closable in _open:
         closable.close()
-    # Another thread may be closing a pipeline as garbage, or starting a thread of a pipeline that is closed by now.
+    # Another thread may be closing a pipeline as garbage, or starting a thread of a pipeline that is already closed.
     for thread in threading.enumerate():
         if thread.name.startswith(PREFIX):
             with contextlib.suppress(RuntimeError):

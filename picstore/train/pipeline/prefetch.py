@@ -36,17 +36,17 @@ _READERS_WAIT = "t" not in getattr(sys, "abiflags", "")
 
 
 class ContainerKey(NamedTuple):
-    """Key of a read: of a whole container in an epoch of a source, or of some of the container's records."""
+    """Key of a read of a whole container, or of some of its records, for an epoch of a source."""
 
     source: int
     epoch: int
     number: int
-    records: tuple[int, ...] = ()  # numbers in the container, ascending; empty for the whole container
+    records: tuple[int, ...] = ()  # indices in the container, ascending; empty for the whole container
 
 
 @dataclass(slots=True)
 class ContainerUse:
-    """A batch's use of a container of ``size`` bytes; if not ``needed``, the batch only notes that lanes are done."""
+    """A batch's use of a container of ``size`` bytes; if not ``needed``, the use only says which lanes are done."""
 
     size: int
     lanes: set[int] = field(default_factory=set)  # Lanes that read the container for this batch.
@@ -64,26 +64,27 @@ class _HeldContainer:
 
 
 class Prefetcher:
-    """Reader and holder of the containers that lanes read now and that the next batches need, within a budget of bytes.
+    """Reader and holder of the containers that lanes are reading or the next batches need, within a budget of bytes.
 
     A container is held from the first batch that requests it until every lane that reads it is done with it and every
     batch that requested it has released it. Batches request in order; any thread may release them in any order.
 
     The memory of an unread container is estimated as its stored size, times the ratio of memory to stored size of the
-    source's containers read so far: below 1 if they are read in part. This gives 2,295 crops/s of images of 12
-    megapixels, against 2,146 if the budget counts such containers whole.
+    source's containers read so far: below 1 if they are read in part. Crops of images of 12 megapixels are then made at
+    2,295 images/s, against 2,146 if the budget counts such containers whole.
 
-    The budget is exceeded only by a batch whose own containers exceed it, and by errors of that estimate. If the lanes
+    The budget is exceeded only by a batch whose own containers exceed it, and if an estimate was too low. If the lanes
     together hold more than the budget allows, containers that no batch needs at the moment are evicted and read again
-    later. The most recently used container is evicted first: lanes take turns, so it is needed last.
+    later. The most recently used container is evicted first, because lanes take turns and it is the last to be needed
+    again.
     """
 
     def __init__(
         self, read: Callable[[Sequence[ContainerKey]], list[ReadResult]], *, budget: int, readers: Readers
     ) -> None:
         self._read, self._budget, self._readers = read, budget, readers
-        self._threads: list[threading.Thread] = []  # Readers, some of which have ended.
-        self._ending: list[threading.Thread] = []  # Readers without further work, about to end.
+        self._threads: list[threading.Thread] = []  # all readers, including some that have ended
+        self._ending: list[threading.Thread] = []  # readers that found no more work and are about to end
         self._waiting: deque[tuple[ContainerKey, Future[ReadResult]]] = deque()  # Containers to read.
         self._reading = 0  # Number of readers that read or wait for work.
         self._idle = 0  # Number of readers that wait for work.
@@ -107,7 +108,8 @@ class Prefetcher:
 
         Args:
             uses: the batch's uses, by key; entries of containers that are neither needed nor held are removed.
-            wait: whether to wait until the budget allows the batch; all earlier batches must then be released in time.
+            wait: whether to wait until the budget allows the batch, which requires that all earlier batches get
+                released.
 
         Returns:
             The futures, or None if the budget does not allow the batch or the prefetcher is closed.
@@ -164,7 +166,7 @@ class Prefetcher:
         if held is None:
             held = _HeldContainer(Future(), use.size, self._estimate(key, use))
             if self._failed:
-                held.future.cancel()  # The futures of earlier batches have the error.
+                held.future.cancel()  # Futures that earlier batches took already have the error.
             else:
                 self._waiting.append((key, held.future))
             self._bytes += held.memory
@@ -178,9 +180,10 @@ class Prefetcher:
         return use.size * self._read_bytes[source] // self._read_sizes[source]
 
     def _join_ending(self) -> None:
-        """Wait for readers that are about to end: on a busy machine, containers that they held took twice the budget.
+        """Wait for readers that are about to end; on a busy machine, the containers they held took twice the budget.
 
-        Do not hold the lock meanwhile: a garbage collection in a reader may need it to close this prefetcher.
+        The caller must not hold the lock, because a garbage collection in a reader may need it to close this
+        prefetcher.
         """
         while self._ending:
             self._ending.pop().join()
@@ -196,7 +199,7 @@ class Prefetcher:
             self._reading += 1
 
     def _read_waiting(self) -> None:
-        """Read waiting containers until none is left, without keeping results; the main function of a reader thread."""
+        """Read waiting containers until none is left, and keep no result; the main function of a reader thread."""
         handed_over = False
         while calls := self._take_waiting(handed_over):
             handed_over = self._read_some(calls)
@@ -235,7 +238,7 @@ class Prefetcher:
     def _fail(self, calls: list[tuple[ContainerKey, Future[ReadResult]]], error: BaseException) -> None:
         """Hand an error to the futures of ``calls`` and of all containers that wait for a reader.
 
-        The waiting containers are not read, because one read from a store that was gone took 3 minutes to fail.
+        The waiting containers are not read, because a single read from an unreachable store took 3 minutes to fail.
         """
         with self._lock:
             self._failed = True
@@ -247,7 +250,7 @@ class Prefetcher:
     def _count_memory(
         self, calls: Sequence[tuple[ContainerKey, Future[ReadResult]]], results: Sequence[ReadResult]
     ) -> None:
-        """Count the actual memory of containers that were read, and note that a reader will hand over the results."""
+        """Count the actual, no longer estimated, memory of read containers; note that a reader will hand them over."""
         with self._changed:
             self._handing_over += 1
             for (key, future), result in zip(calls, results, strict=True):
@@ -310,7 +313,7 @@ def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> 
 
 
 def _container_lanes(samples: Samples) -> list[tuple[int, int]]:
-    """Return the distinct pairs of a container's number and a lane that reads it, in the order of the samples."""
+    """Return the distinct pairs (index of a container, lane that reads the container), in the order of the samples."""
     inside = slice(None) if samples.held is None else samples.held == IN_CONTAINER
     container, lane = samples.container[inside], samples.lane[inside]
     _, firsts = np.unique(container * MAX_LANES + lane, return_index=True)
@@ -342,7 +345,7 @@ def _uses_alone(
 def read_containers(
     spec: PipelineSpec, buffers: BufferPools, counter: StatsCounter, keys: Sequence[ContainerKey]
 ) -> list[ReadResult]:
-    """Read whole containers or, of keys with records, these records; of each image the rows that its epoch needs."""
+    """Read the whole container of each key or only the key's records; of each image, only rows that the epoch needs."""
     results: list[ReadResult] = []
     for (source, epoch, alone), group in groupby(keys, key=lambda key: (key.source, key.epoch, bool(key.records))):
         dataset, plan = spec.sources[source].dataset, spec.sources[source].plan

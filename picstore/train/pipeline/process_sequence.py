@@ -26,7 +26,7 @@ from picstore.train.batching.spec import PipelineSpec
 from picstore.train.order.spans import MAX_READ, DealtSpans, Span, steps_of_span
 from picstore.train.pipeline.loader_process import AHEAD, LoaderProcess, SequenceShare
 
-# Limit for batches, over all processes, that are sent and not taken: each takes a mapping, and Linux allows 65,530.
+# Maximum number of batches sent by all processes and not yet taken: each is a mapping, and Linux allows 65,530.
 _MOST_AHEAD = 1 << 15
 
 _Answer: TypeAlias = HostBatch | Exception | None  # None at the end.
@@ -77,7 +77,7 @@ class ProcessSequence:
         """End the sequence."""
         for received in self._received:
             received.clear()
-        for process, number in zip(self._processes, self._numbers, strict=False):  # Some processes have not begun.
+        for process, number in zip(self._processes, self._numbers, strict=False):  # Some processes may not have begun.
             process.end_sequence(number)
         if self._owned:
             for process in self._processes:
@@ -100,9 +100,9 @@ class ProcessSequence:
             raise
 
     def _receive_ready(self, seconds: float | None) -> bool:
-        """Receive a message of each process that has sent any, waiting up to ``seconds``; return whether any came."""
+        """Receive one message of each process that has sent any, waiting up to ``seconds``; return whether any came."""
         running = {process.connection: number for number, process in enumerate(self._processes) if process.running}
-        if not self._processes[self._turn].running and not self._received[self._turn]:  # Another thread has closed it.
+        if not self._processes[self._turn].running and not self._received[self._turn]:  # closed by another thread
             raise CancelledError
         ready = wait(list(running), seconds)
         for connection in ready:

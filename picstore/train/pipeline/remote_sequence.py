@@ -35,7 +35,7 @@ from picstore.train.pipeline.remote_workers import WINDOW, RemoteWorkers, Task, 
 PULLED = 3  # Number of batches that Ray brings to the trainer's node before the trainer asks for them.
 # Seconds to wait for a worker's answer before checking whether there has been no worker for too long.
 _WAIT_SECONDS = 1.0
-# Guessed bytes of pixels for each byte of a JPEG, if sizes of images differ and no batch has been made yet.
+# Guess of a JPEG's bytes of pixels for each stored byte, if image sizes differ and no batch has been made yet.
 _PIXELS_OF_BYTE = 12
 
 
@@ -47,7 +47,7 @@ class RemoteSequence:
         self._tasks: deque[Task] = deque()
         self._order: Any = None  # Ray's reference to the order; None before the first ``receive``.
         self._keys = self._steps = 0
-        self._size = 0.0  # Mean bytes of a batch, guessed at first.
+        self._size = 0.0  # mean size of a batch in bytes; a guess before the first batch
         self._made = 0
         self._closed = False
 
@@ -55,7 +55,7 @@ class RemoteSequence:
         """Return the next batch.
 
         Raises:
-            PicstoreError: making this batch has failed, workers fail, or there has been no worker for too long.
+            PicstoreError: making this batch has failed, workers keep failing, or there has been no worker for too long.
             CancelledError: the workers were ended, or this process was forked.
         """
         if self._order is None:
@@ -147,7 +147,7 @@ class RemoteSequence:
             self._workers.ray.wait(ahead, num_returns=len(ahead), timeout=0, fetch_local=True)
 
     def _assign(self) -> None:
-        """Give tasks to workers with room, idle workers first; the first task may take the worker of a later task."""
+        """Give tasks to workers with room, idle workers first; the first task may take over a later task's worker."""
         with_room = [worker for worker in self._workers.members if worker.room]
         for worker in sorted(with_room, key=lambda worker: len(worker.tasks)):
             task = next((task for task in self._tasks if task.worker is None and task.left), None) or self._next_task()
@@ -181,7 +181,7 @@ class RemoteSequence:
         worker.actor.begin.remote(task.key, kept, self._order, span.epoch, span.first, span.count)
 
     def _ask(self) -> None:
-        """Keep WINDOW calls of each worker under way, within the budget of bytes except for the first task."""
+        """Keep WINDOW calls of each worker under way, within the budget of bytes, which the first task may exceed."""
         held = sum(len(task.made) + len(task.calls) for task in self._tasks)
         most = self._workers.budget / self._size
         for task in self._tasks:

@@ -32,7 +32,7 @@ class RemoteMessage:
     """A batch without its arrays, like ``loader_process.Message``.
 
     Attributes:
-        arrays: the arrays of ``HostBatch.take_apart``, with a ``SharedArray`` in the place of each.
+        arrays: result of ``HostBatch.take_apart``, with each array replaced by a ``SharedArray``.
         size: bytes of the block that holds the arrays.
         stats: sums over all work of the worker.
     """
@@ -44,7 +44,7 @@ class RemoteMessage:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that determine the values of batches."""
+    """Return the version of each package that affects the values of batches."""
     return {"picstore": __version__, **{name: version(name) for name in ("numpy", "numba")}}
 
 
@@ -103,7 +103,7 @@ class RemoteWorker:
                 raise pipeline
             batch = pipeline.receive()
         except (PicstoreError, OSError) as error:
-            # Later calls return the error too, because a pipeline may have no batch to give after an error.
+            # Later calls return the error too, because a pipeline may give no batch after an error.
             self._pipelines[key] = error
             if isinstance(pipeline, Pipeline):
                 pipeline.close()

@@ -25,9 +25,9 @@ from picstore.train.pipeline.stats import Stats, StatsCounter
 
 logger = logging.getLogger("picstore")
 
-# Number of a worker's calls to keep under way. A call costs 1 ms, a batch 50 ms.
+# Number of calls of each worker to keep under way. A call takes 1 ms, making a batch 50 ms.
 WINDOW = 4
-# Seconds without any worker before a warning, and before an error; a cloud takes minutes to start a node.
+# Seconds without any worker before a warning, and before an error: a cloud takes minutes to start a node.
 _WARNING_SECONDS, NO_WORKER_SECONDS = 10.0, 300.0
 # Seconds without a ready worker before an error if workers keep failing to start. Ray takes 20 s to notice a lost node.
 _FAILING_SECONDS = 60.0
@@ -68,12 +68,12 @@ class Task:
 
 @dataclass(slots=True, eq=False)
 class WorkerHandle:
-    """Ray's actor of a worker, with the worker's tasks and statistics."""
+    """Worker's Ray actor, with the worker's tasks and statistics."""
 
     actor: Any
     opening: Any  # Ray's reference to the call of ``open``; None once the call has ended.
     tasks: list[Task] = field(default_factory=list)  # The task under way and the next task.
-    stats: Stats = field(default_factory=Stats)  # The worker's statistics that the trainer's counter includes.
+    stats: Stats = field(default_factory=Stats)  # the worker's statistics that the trainer's counter includes
 
     @property
     def awaited(self) -> Any:
@@ -112,7 +112,7 @@ class RemoteWorkers:
         self._pickled = self.ray.put(pickle_spec(spec))
         self._pid, self._closed = os.getpid(), False
         self._alone_since, self._warned = time.monotonic(), False
-        # Failures to start workers: their number, the latest error, and the time to start another worker.
+        # Failures to start workers: their number, the latest error, and the time at which to start another worker.
         self._failures, self._failure, self._retry = 0, "", 0.0
         self._finalizer = weakref.finalize(self, _kill, self.ray, self.members, self._pid)
         self._finalizer.atexit = False
@@ -130,14 +130,14 @@ class RemoteWorkers:
             actor = self.ray.remote(**options)(RemoteWorker).remote()
             self.members.append(WorkerHandle(actor, actor.open.remote(versions(), self._pickled)))
         if self._closed:
-            # Another thread or a garbage collection has closed this object, and did not know the newest worker.
+            # Another thread or a garbage collection has closed this object without the newest worker.
             _kill(self.ray, self.members, self._pid)
         while len(self.members) > self.count:
             idle = [worker for worker in self.members if worker.opening is not None or not worker.tasks]
             self._drop((idle or self.members)[-1])
 
     def wait(self, seconds: float) -> list[WorkerHandle]:
-        """Wait up to ``seconds``, and return the first worker to answer, if any; with 0, return all that have answered.
+        """Wait up to ``seconds``; return the first worker that answers, if any. If 0, return all that have answered.
 
         Raise PicstoreError if there has been no worker for too long.
         """

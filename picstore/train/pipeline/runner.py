@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OwnProcesses:
-    """Number of loader processes, and what it means in a DataLoader's worker, which starts no loader process.
+    """Number of loader processes, and its meaning in a DataLoader's worker, which starts no loader process.
 
     Attributes:
         count: number of processes; 0 for threads of this process.
         chosen: whether the user chose the number. A DataLoader's worker then refuses more than 1.
-        whole_budget: whether a DataLoader's worker has the whole budget, rather than the share of one process.
+        whole_budget: whether a DataLoader's worker has the whole budget rather than one process's share.
     """
 
     count: int
@@ -114,7 +114,7 @@ class PipelineRunner:
         self._damage_log = damage_log
         self._device, self._decoder = device, decoder
         self._decoders: dict[torch.device, Decode] = {}  # Decoders that have decoded a test image.
-        can_start = bool(sys.executable) and not hasattr(sys, "frozen")  # A frozen program has no Python to start.
+        can_start = bool(sys.executable) and not hasattr(sys, "frozen")  # A frozen program has no interpreter to start.
         self._count, self._own = processes.count if can_start else 0, processes
         self._threads = threads
         self._counter = StatsCounter()
@@ -137,7 +137,7 @@ class PipelineRunner:
         return self._counter.stats
 
     def set_budget(self, budget: int) -> None:
-        """Set the budget of bytes for containers from the next iteration on, which starts new processes for it."""
+        """Set the budget of bytes for containers; the next iteration starts new processes with it."""
         self._spec = replace(self._spec, resources=replace(self._spec.resources, budget=budget))
         self._processes = []
         self._end_workers()
@@ -156,7 +156,7 @@ class PipelineRunner:
             self._workers.count = count
 
     def batches(self, span: Span) -> Delivery:
-        """Return the batches of a span, not yet passed to callables: those kept for its position, or new ones."""
+        """Return a span's batches, not yet passed to callables: the batches kept for its position, or new batches."""
         position = span.epoch, span.first
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -178,7 +178,7 @@ class PipelineRunner:
     def _start_source(self, span: Span) -> HostSource:
         """Return the source of a span's batches in the host's memory: remote workers, processes or threads."""
         if self._pid != os.getpid():
-            # In a fork, the old locks may be held for ever, and the old buffers are the parent's.
+            # In a fork, locks copied from the parent may be held forever, and the buffers are the parent's.
             self._buffers, self._counter = self._make_buffers(), StatsCounter(self._counter.stats)
             self._processes, self._workers, self._pid = [], None, os.getpid()
         if self._remote is not None:
@@ -311,7 +311,7 @@ _generator_locks: dict[int, threading.RLock] = {}
 
 
 def _generator_lock() -> threading.RLock:
-    """Return the process's lock on torch's generators, which callables in other threads also use."""
+    """Return this process's lock for torch's generators, which callables in several threads share."""
     return _generator_locks.setdefault(os.getpid(), threading.RLock())
 
 
@@ -324,15 +324,15 @@ def _seed_generators(seed: int, device: torch.device) -> None:
 
 
 class Delivery(Iterator[Batch]):
-    """Iterator over a stage's batches: counts batches, logs damage, and closes the stage once the iterator is garbage.
+    """Iterator over a stage's batches that counts them, logs damage, and closes the stage once the iterator is garbage.
 
-    It is not a generator, which could not be closed while a thread waits in it. It refers to no runner, because the
-    runner keeps iterators, and a cycle would delay the closing.
+    It is not a generator, which could not be closed while a thread waits in it. It does not refer to its runner,
+    because the runner keeps iterators, and a reference cycle would delay the closing.
     """
 
     def __init__(self, stage: DeviceStage, counter: StatsCounter, damage_log: DamageLog) -> None:
         self._stage, self._counter, self._damage_log = stage, counter, damage_log
-        # Use a finalizer, because __del__ may be called after the interpreter has emptied modules that closing needs.
+        # A finalizer, because __del__ may be called after the interpreter has emptied modules that closing needs.
         self._finalizer = weakref.finalize(self, close_garbage, stage.close)
         self._finalizer.atexit = False
 

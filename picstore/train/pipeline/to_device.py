@@ -35,12 +35,12 @@ from picstore.train.pipeline.own_threads import ThreadPool, close_at_exit
 
 logger = logging.getLogger("picstore")
 
-STREAMS = 2  # Number of CUDA streams: the kernels of one batch do not fill a GPU.
-_STARTED = 2  # Number of batches ahead of the consumer that start without waiting for more to start together.
+STREAMS = 2  # Number of CUDA streams: 2, because the kernels of one batch do not fill a GPU.
+_STARTED = 2  # A batch starts at once, without waiting for more, if fewer started batches are not taken.
 
 
 def most_ahead(make: BatchMaker) -> int:
-    """Return the largest number of batches between the source and the consumer, started or waiting.
+    """Return the maximum number of batches that are requested from the source and not taken by the consumer.
 
     Six batches of 256 images of 224 × 224 pixels take 231 MB of the GPU's memory.
     """
@@ -68,7 +68,7 @@ class DeviceStage(Protocol):
 
 
 class TensorStage:
-    """Stage that makes tensors of decoded batches: in their own memory, or on a device without streams."""
+    """Stage that turns decoded batches into tensors, in the batches' own memory or on a device without streams."""
 
     def __init__(self, source: HostSource, *, output: OutputSpec, device: torch.device) -> None:
         self._source, self._groups, self._device = source, output.groups, device
@@ -94,16 +94,16 @@ class AheadStage:
     def __init__(self, source: HostSource, *, make: BatchMaker, device: torch.device) -> None:
         self._source, self._make = source, make
         self._streams, self._most_ahead = _rotate_streams(device), most_ahead(make)
-        # Three threads for the three loops; for nvJPEG, two more, so that one prepares a batch while the other waits.
+        # Three threads run the loops. For nvJPEG, two more make batches: one prepares a batch while the other waits.
         self._pool = ThreadPool(3 + (STREAMS if make.together == 1 else 0), "device")
         self._changed = threading.Condition()  # Guards the next four attributes.
         self._received: deque[HostBatch | BaseException | None] = deque()
-        # Numbers of batches that the consumer has not taken: requested from the source, and started.
+        # Numbers of batches that the consumer has not taken: batches requested from the source, and started batches.
         self._ahead = self._begun = 0
         self._closed = False
         self._started: SimpleQueue[tuple[Finish, torch.cuda.Stream | None] | None] = SimpleQueue()
         self._finished: SimpleQueue[MadeBatch | BaseException | None] = SimpleQueue()
-        # The first batch is started alone, so that it comes soonest.
+        # The first batch is started alone, so that the consumer gets it sooner.
         self._running, self._is_first = False, True
         self._pid = os.getpid()
         close_at_exit(self)
@@ -147,7 +147,7 @@ class AheadStage:
         self._source.close()
 
     def _receive_all(self) -> None:
-        """Take batches from the source while few enough are ahead; the main function of a thread."""
+        """Take batches from the source while fewer than ``most_ahead`` are not taken; the main function of a thread."""
         going_on = True
         while going_on:
             with self._changed:
@@ -158,7 +158,7 @@ class AheadStage:
             going_on = self._receive_one()
 
     def _receive_one(self) -> bool:
-        """Take a batch from the source without keeping a reference; return whether another batch may follow."""
+        """Take a batch from the source, and keep no reference to it; return whether another batch may follow."""
         received: HostBatch | BaseException | None
         try:
             received = self._source.receive()
@@ -181,7 +181,7 @@ class AheadStage:
             self._started.put(None)
 
     def _start_some(self) -> bool:
-        """Wait until batches may start, and start as many together as ``make`` takes; return False after the last."""
+        """Wait until batches may start; start as many in one call as ``make`` takes. Return False after the last."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._may_start())
             if self._closed:
@@ -216,7 +216,7 @@ class AheadStage:
             return self._make.start([host])[0]()
 
     def _may_start(self) -> bool:
-        """Return whether to start the received batches now, rather than wait for more to start together."""
+        """Return whether to start the received batches now, rather than wait to start more in the same call."""
         if not self._received:
             return False
         return self._begun < _STARTED or len(self._received) >= self._make.together or _is_last(self._received[-1])

@@ -32,7 +32,7 @@ class RandomRotation(Value):
     """Rotate counter-clockwise by a uniformly drawn angle. Uses 1 random number, or 2 if an interpolation is drawn.
 
     Args:
-        degrees: least and greatest angle; a number d stands for (−d, d).
+        degrees: minimum and maximum angle; a number d stands for (−d, d).
         interpolation: as for ``Resize``; nearest is torchvision's default.
         expand: make the canvas as large as the rotated image needs, so that sizes of images differ.
         center: (x, y) in pixels of the canvas; None stands for the canvas's center.
@@ -81,11 +81,11 @@ class RandomAffine(Value):
     angles turn clockwise as in torchvision, but unlike in RandomRotation. Translations are whole pixels.
 
     Args:
-        degrees: least and greatest angle; a number d stands for (−d, d), 0 for no rotation.
-        translate: greatest translation in x and y, as fractions of width and height, 0 to 1.
-        scale: least and greatest factor, above 0.
-        shear: angles in degrees, above −90 and below 90: d for (−d, d) along x; or least and greatest angle along x; or
-            least and greatest angle along x and then along y.
+        degrees: minimum and maximum angle; a number d stands for (−d, d), 0 for no rotation.
+        translate: maximum translation in x and y, as fractions of width and height, 0 to 1.
+        scale: minimum and maximum factor, above 0.
+        shear: angles in degrees, above −90 and below 90: d for (−d, d) along x; or minimum and maximum angle along x;
+            or minimum and maximum angle along x and then along y.
         interpolation: as for ``Resize``; nearest is torchvision's default.
         fill: color outside of the image: grey level 0 to 255, or (red, green, blue).
         center: (x, y) in pixels of the canvas; None stands for the canvas's center.

@@ -66,7 +66,7 @@ def checked_probability(p: float, transform: str) -> float:
 
 
 def checked_range(bounds: Any, name: str) -> tuple[float, float]:
-    """Return two numbers, the lesser first; a sequence of one number gives that number twice."""
+    """Return two numbers, the smaller first; a sequence of one number gives that number twice."""
     pair = list(bounds) if isinstance(bounds, Sequence) else []
     pair = pair * 2 if len(pair) == 1 else pair
     if len(pair) != 2 or not all(is_number(bound) for bound in pair) or pair[0] > pair[1]:
@@ -83,7 +83,7 @@ def checked_numbers(values: Any, name: str, counts: tuple[int, ...]) -> tuple[fl
 
 
 def checked_angles(degrees: Any, name: str, counts: tuple[int, ...]) -> tuple[float, ...]:
-    """Return angles as pairs, the least and the greatest; a single number d stands for the pair (−d, d)."""
+    """Return angles as pairs, minimum and maximum; a single number d stands for the pair (−d, d)."""
     if isinstance(degrees, (int, float, np.number)):
         degrees = (-degrees, degrees)
     angles = checked_numbers(degrees, name, counts)
@@ -147,7 +147,7 @@ def checked_padding_mode(mode: str, transform: str) -> int:
 
 
 def checked_interpolation(interpolation: Any, transform: str) -> tuple[int, ...]:
-    """Return the codes of interpolations, see ``kernels/filters.py``, from which each image gets one.
+    """Return the interpolation codes (see ``kernels/filters.py``) from which each image gets one.
 
     ``interpolation`` is a name, a member of torchvision's or Pillow's enumeration, a member's number, a sequence of
     these, or ``"random"`` for bilinear and bicubic.

@@ -19,23 +19,23 @@ from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 from picstore.train.transforms.distort import sampling_fill
 
 _POLICY_BINS = 10  # number of bins of magnitude in AutoAugment and AugMix
-_MAX_STEPS = 100  # largest number of steps of a color program
+_MAX_STEPS = 100  # maximum number of steps of a color program
 _MAX_BINS = 1 << 20
 _POLICIES = {"imagenet": IMAGENET, "cifar10": CIFAR10, "svhn": SVHN}
 _BY_NAME = {operation.name.title().replace("_", ""): operation for operation in Operation}
 _TRANSLATIONS = [Operation.TRANSLATE_X, Operation.TRANSLATE_Y]
 _SIGNED = np.isin(np.arange(len(Operation)), [*WARPS, *FACTORS])
-DEEPEST = 3  # greatest number of operations in a chain of random depth
+DEEPEST = 3  # maximum number of operations in a chain of random depth
 # Number of candidates drawn for a gamma variate. Each candidate is accepted with a probability of at least 0.95.
 _TRIES = 8
 
 
 class _Magnitudes:
-    """Arguments of operations by bin of magnitude, as ``torch.linspace`` from 0 to an operation's limit has them.
+    """Arguments of operations by bin of magnitude, spaced as by ``torch.linspace`` from 0 to an operation's limit.
 
     Args:
-        shear, rotate, factor: greatest slope; greatest angle in degrees; greatest difference of a factor from 1.
-        translate: greatest translation, below 1 as a fraction of the side, else in pixels.
+        shear, rotate, factor: maximum slope; maximum angle in degrees; maximum difference of a factor from 1.
+        translate: maximum translation, below 1 as a fraction of the side, else in pixels.
         bits: number of bits that posterizing keeps in the first bin and in the last bin.
     """
 
@@ -191,9 +191,9 @@ class AugMix(_AutoAugmentBase):
     is 1 and k = 25 otherwise; and for each chain 1 number for the depth, and 3 for each possible operation.
 
     Args:
-        severity: number of magnitudes to choose from, 1 to 10, beginning with the least.
+        severity: number of magnitudes to choose from, 1 to 10, beginning with the smallest.
         mixture_width: number of chains, 1 to 100.
-        chain_depth: number of operations of a chain; below 1 the number is drawn from 1 to 3.
+        chain_depth: number of operations of a chain; if below 1, the number is drawn from 1 to 3.
         alpha: parameter of the distributions, above 0.
         all_ops: choose from brightness, color, contrast and sharpness too.
         interpolation, fill: see :class:`RandAugment`.

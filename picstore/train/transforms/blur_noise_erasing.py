@@ -18,7 +18,7 @@ from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
 # Number of boxes that RandomErasing tries, as torchvision does, before it erases nothing.
 _TRIES = 10
-_MAX_TAPS = 1023  # greatest kernel size, which limits the memory of a blur
+_MAX_TAPS = 1023  # maximum kernel size, which limits the memory of a blur
 
 
 class GaussianNoise(ColorTransform):
@@ -47,7 +47,7 @@ class GaussianBlur(ColorTransform):
 
     Args:
         kernel_size: odd number of taps, 1 to 1023: one number, or two, across and down.
-        sigma: standard deviation in pixels, above 0, or least and greatest.
+        sigma: standard deviation in pixels, above 0, or minimum and maximum.
     """
 
     def __init__(self, kernel_size: int | Sequence[int], sigma: Range = (0.1, 2.0)) -> None:
@@ -79,8 +79,8 @@ class RandomErasing(ColorTransform):
 
     Args:
         p: probability.
-        scale: least and greatest fraction of the image's area, 0 to 1.
-        ratio: least and greatest height / width, above 0.
+        scale: minimum and maximum fraction of the image's area, 0 to 1.
+        ratio: minimum and maximum height / width, above 0.
         value: a number for all channels, one number for each, or ``"random"``. Numbers are grey levels before
             ``Normalize`` and normalized values after it. Random values are standard normals after ``Normalize``, and
             uniform grey levels before it, as in the paper. (Before it, torchvision truncates standard normals to bytes,

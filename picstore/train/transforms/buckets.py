@@ -72,10 +72,10 @@ class Buckets(Value):
         """Return buckets as diffusion models are trained with: sizes that are as large as possible within an area.
 
         Args:
-            area: greatest height times width, such as ``512 * 512``.
+            area: maximum height times width, such as ``512 * 512``.
             transform, options: see :class:`Buckets`.
             multiple_of: number of pixels that divides both sides of each size.
-            ratio: greatest ratio of the longer side to the shorter side.
+            ratio: maximum ratio of the longer side to the shorter side.
 
         Raises:
             UsageError: an argument is wrong here or for :class:`Buckets`, or no such size fits.
@@ -156,7 +156,7 @@ class Sequences(Value):
     list; ``picstore.patchify`` cuts them into padded patches.
 
     Args:
-        lengths: 1 to 256 different lengths from 1 to ``tokens``, each the largest number of patches of an image.
+        lengths: 1 to 256 different lengths from 1 to ``tokens``, each the maximum number of patches of an image.
         transform: function that takes a length and returns a list of transforms, with a :class:`ResizeToSequence`.
         tokens: number of patches of a batch, instead of the loader's ``batch_size``.
         callables: ``MixUp``, ``CutMix`` and callables, for all batches; see :class:`picstore.Loader`.

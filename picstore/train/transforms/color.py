@@ -33,8 +33,8 @@ class ColorJitter(ColorTransform):
     """Change brightness, contrast, saturation and hue at random, in random order. Uses 8 random numbers.
 
     Args:
-        brightness, contrast, saturation: least and greatest factor; a number x stands for max(0, 1 − x) to 1 + x.
-        hue: least and greatest turn of the hue, within −0.5 to 0.5; a number x stands for −x to x.
+        brightness, contrast, saturation: minimum and maximum factor; a number x stands for max(0, 1 − x) to 1 + x.
+        hue: minimum and maximum turn of the hue, within −0.5 to 0.5; a number x stands for −x to x.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ColorJitter(ColorTransform):
 
 
 class RandomStep(ColorTransform):
-    """Base of transforms that apply one step with a fixed operand, or with probability 1 − ``p`` nothing."""
+    """Base of transforms that, with probability ``p``, apply one step with a fixed operand."""
 
     def __init__(self, p: float, opcode: int, operand: float) -> None:
         self._p = checked_probability(p, type(self).__name__)
@@ -159,8 +159,8 @@ class RandomPhotometricDistort(ColorTransform):
     Each change has probability ``p``. Contrast changes after brightness or hue, equally likely. Uses 11 random numbers.
 
     Args:
-        brightness, contrast, saturation: least and greatest factor.
-        hue: least and greatest turn of the hue, within −0.5 to 0.5.
+        brightness, contrast, saturation: minimum and maximum factor.
+        hue: minimum and maximum turn of the hue, within −0.5 to 0.5.
         p: probability of each change.
     """
 
@@ -238,7 +238,7 @@ def _texts(numbers: Sequence[float]) -> str:
 
 
 def checked_factors(value: Range | None, name: str) -> tuple[float, float]:
-    """Return the least and the greatest factor; a number x stands for max(0, 1 − x) to 1 + x, and None for 1 to 1."""
+    """Return the minimum and the maximum factor; a number x stands for max(0, 1 − x) to 1 + x, and None for 1 to 1."""
     if value is None:
         return 1.0, 1.0
     if is_number(value) and not isinstance(value, Sequence) and value >= 0:
@@ -250,7 +250,7 @@ def checked_factors(value: Range | None, name: str) -> tuple[float, float]:
 
 
 def checked_turns(value: Range | None, name: str) -> tuple[float, float]:
-    """Return the least and the greatest turn of the hue; a number x stands for −x to x, and None for 0 to 0."""
+    """Return the minimum and the maximum turn of the hue; a number x stands for −x to x, and None for 0 to 0."""
     if value is None:
         return 0.0, 0.0
     single = is_number(value) and not isinstance(value, Sequence) and value >= 0

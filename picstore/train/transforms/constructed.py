@@ -12,9 +12,9 @@ from typing import Any
 
 from picstore.errors import UsageError
 
-# Number of values of an array from which on the repr names the array's shape, not the values.
+# The repr shows the values of an array with at most this many values; of a larger array, the dtype and shape.
 _LONG = 1000
-# Number of characters of a call that an error shows.
+# An error message shows at most this many characters of a call.
 _SHOWN = 300
 
 
@@ -57,7 +57,7 @@ class Constructed:
 
 
 class Value(Constructed):
-    """Base of transforms, which are values: two are equal, and have one hash, if their reprs would make equal ones."""
+    """Base of transforms: two of the same class are equal if their constructors got equal arguments."""
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -69,9 +69,9 @@ class Value(Constructed):
 
 
 def _noting(init: Callable[..., None]) -> Callable[..., None]:
-    """Return a constructor that keeps its arguments; of nested constructors, the outermost keeps them.
+    """Wrap a constructor so that the object keeps its arguments; if it calls a base's constructor, those are not kept.
 
-    Arguments of a type that the constructor of a :class:`Value` cannot use raise UsageError.
+    If the constructor of a :class:`Value` fails because of an argument's value or type, raise UsageError.
     """
     signature = inspect.signature(init)
 
@@ -86,7 +86,7 @@ def _noting(init: Callable[..., None]) -> Callable[..., None]:
         except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError is torch's.
             if not isinstance(self, Value):
                 raise
-            # Only a call that fits the signature failed because of its values.
+            # A call that does not fit the signature keeps its TypeError.
             try:
                 signature.bind(self, *args, **options)
             except TypeError:
@@ -99,21 +99,21 @@ def _noting(init: Callable[..., None]) -> Callable[..., None]:
 
 
 class _Summary(str):
-    """Text that stands for a long array."""
+    """String that stands for a long array, and whose repr has no quotes."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def _plain(value: Any) -> Any:
-    """Return an argument as Python's numbers, strings, lists and tuples as far as possible; copy lists and dicts."""
+    """Convert an argument to numbers, strings, lists and tuples of Python if possible; copy lists and dicts."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
         return type(value)(map(_plain, value))
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
-    if callable(getattr(value, "tolist", None)) and hasattr(value, "shape"):  # of NumPy and of torch
+    if callable(getattr(value, "tolist", None)) and hasattr(value, "shape"):  # an array or a tensor
         if math.prod(value.shape) > _LONG:
             return _Summary(f"<{value.dtype} {tuple(value.shape)}>")
         return value.tolist()
@@ -121,7 +121,7 @@ def _plain(value: Any) -> Any:
 
 
 def show(value: Any) -> str:
-    """Format an argument as it can be written."""
+    """Format an argument as Python code."""
     if type(value) in (list, tuple):
         inner = ", ".join(map(show, value)) + "," * (len(value) == 1 and type(value) is tuple)
         return f"[{inner}]" if type(value) is list else f"({inner})"

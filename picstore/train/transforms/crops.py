@@ -128,8 +128,8 @@ class RandomResizedCrop(Value):
 
     Args:
         size: pixels.
-        scale: least and greatest fraction of the image's area, above 0.
-        ratio: least and greatest width / height, above 0.
+        scale: minimum and maximum fraction of the image's area, above 0.
+        ratio: minimum and maximum width / height, above 0.
         interpolation, antialias: as for ``Resize``.
     """
 

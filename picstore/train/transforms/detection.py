@@ -29,7 +29,7 @@ from picstore.train.transforms.geometry import Geometry
 _OPTIONS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # torchvision's default of sampler_options
 # Number of pairs of a crop and a box to compare at once; a pair takes 100 bytes.
 _MAX_PAIRS = 1 << 18
-# Largest number of rounds of RandomIoUCrop; torchvision has no limit. One of the seven default options leaves the image
+# Maximum number of rounds of RandomIoUCrop; torchvision has no limit. One of the seven default options leaves the image
 # unchanged, so only 2e-7 of images would need more rounds.
 _ROUNDS = 100
 
@@ -41,7 +41,7 @@ class RandomZoomOut(Value):
 
     Args:
         fill: color of the canvas: grey level 0 to 255, or (red, green, blue).
-        side_range: least and greatest factor, at least 1.
+        side_range: minimum and maximum factor, at least 1.
         p: probability.
     """
 
@@ -70,7 +70,7 @@ class RandomSizeCrop(Value):
     torchvision does not have this class. Uses 4 random numbers: width, height, x, y.
 
     Args:
-        min_size, max_size: least and greatest side in pixels; the sides of the image limit both.
+        min_size, max_size: minimum and maximum side in pixels; the sides of the image limit both.
     """
 
     fixes_size: tuple[int, int] | None = None
@@ -93,16 +93,16 @@ class RandomSizeCrop(Value):
 class RandomIoUCrop(Value):
     """Crop a box that overlaps enough with at least one object (Liu et al., "SSD", ECCV 2016).
 
-    A least overlap is drawn from ``sampler_options``; 1 leaves the image unchanged. Then up to ``trials`` boxes are
+    A minimum overlap is drawn from ``sampler_options``; 1 leaves the image unchanged. Then up to ``trials`` boxes are
     drawn, until a box holds the center of an object's box and overlaps the object's box enough, measured as
-    intersection over union; this box is the crop. If none does, another least overlap is drawn. Objects whose center is
-    outside of the crop are dropped. The loader's ``targets`` must name ``"boxes"``.
+    intersection over union; this box is the crop. If none does, another minimum overlap is drawn. Objects whose center
+    is outside of the crop are dropped. The loader's ``targets`` must name ``"boxes"``.
 
     Args:
-        min_scale, max_scale: least and greatest side of a box, as a fraction of the image's side, above 0 to 1.
-        min_aspect_ratio, max_aspect_ratio: least and greatest width / height of the crop.
-        sampler_options: least overlaps, by default 0, 0.1, 0.3, 0.5, 0.7, 0.9 and 1.
-        trials: number of boxes for each least overlap, 1 to 1000.
+        min_scale, max_scale: minimum and maximum side of a box, as a fraction of the image's side, above 0 to 1.
+        min_aspect_ratio, max_aspect_ratio: minimum and maximum width / height of the crop.
+        sampler_options: minimum overlaps, by default 0, 0.1, 0.3, 0.5, 0.7, 0.9 and 1.
+        trials: number of boxes for each minimum overlap, 1 to 1000.
     """
 
     fixes_size: tuple[int, int] | None = None
@@ -146,7 +146,7 @@ class RandomIoUCrop(Value):
         return replace(geometry.crop(crops[:, :2], crops[:, 2:]), kept=kept & (inside | ~cropped))
 
     def _try(self, sizes: I64, boxes: F64, random: BatchRandom) -> tuple[Bools, I64, Bools]:
-        """Draw a least overlap and ``trials`` boxes for each image, and find the first box that meets the overlap.
+        """Draw a minimum overlap and ``trials`` boxes for each image, and find the first box that reaches the overlap.
 
         Returns:
             Whether a box was found, bool (n,); its left, top, width and height, int64 (n, 4); and whether the image is

@@ -24,14 +24,14 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.blur_noise_erasing import pixel_keys
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
-_MAX_SIGMA = 127.0  # greatest deviation of a blur in pixels, which limits the memory that the blur takes
+_MAX_SIGMA = 127.0  # maximum deviation of a blur in pixels, which limits the memory that the blur takes
 
 
 class RandomPerspective(ColorTransform):
     """Move the image's four corners inwards by random distances, with probability ``p``. Uses 9 random numbers.
 
     Args:
-        distortion_scale: greatest distance as a fraction of half the width and height, 0 to 1.
+        distortion_scale: maximum distance as a fraction of half the width and height, 0 to 1.
         p: probability.
         interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
         fill: color outside of the image: grey level 0 to 255, or (red, green, blue). None is black, without the darker
@@ -68,7 +68,7 @@ class ElasticTransform(ColorTransform):
     """Displace each pixel by blurred uniform noise. Uses 1 random number, the seed of an image's noise.
 
     Args:
-        alpha: twice the greatest displacement in pixels before the blur: one number, or two, for x and y.
+        alpha: twice the maximum displacement in pixels before the blur: one number, or two, for x and y.
         sigma: deviation of the blur in pixels, above 0 and at most 127, or two, across and down; 0 for no blur.
         interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
         fill: see :class:`RandomPerspective`.

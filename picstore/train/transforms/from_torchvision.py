@@ -25,14 +25,14 @@ _FLOATS = ("float32", "float16", "bfloat16")
 # Transforms to leave out, because their results are the form that images and boxes of a batch have anyway.
 _NEEDLESS = {"Identity", "ToImage", "PILToTensor", "ToPureTensor", "RGB", "ClampBoundingBoxes"}
 _CONVERSIONS = {"ToTensor", "ToDtype", "ConvertImageDtype", "ToPILImage"}
-# Conversions of timm's evaluation transforms, by the name of torchvision's that does the same.
+# For each conversion of timm's evaluation transforms, the conversion of torchvision that does the same.
 _OF_TIMM = {"MaybeToTensor": "ToTensor", "MaybePILToTensor": "PILToTensor", "ToNumpy": "PILToTensor"}
-# What to write for transforms that only timm's evaluation transforms have, for other values of crop_mode.
+# What to write instead of transforms that only timm has: those of its evaluation with other values of crop_mode.
 _EVALUATION_OF_TIMM = dict.fromkeys(
     ("ResizeKeepRatio", "CenterCropOrPad"),
     "picstore.recipes.evaluation(size) for timm's create_transform(is_training=False)",
 )
-# Transforms that draw no random numbers, so that they are applied to whole batches.
+# Transforms that draw no random numbers, and are therefore applied to whole batches.
 _WITHOUT_DRAWS = {"LinearTransformation"}
 # For a parameter, the attribute of torchvision's transform, if it has another name.
 _ATTRIBUTES = {"sampler_options": "options"}

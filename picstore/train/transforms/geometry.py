@@ -173,7 +173,7 @@ class Geometry:
 
     @cached_property
     def shrink(self) -> F64:
-        """float64 (n,): number of source pixels per output pixel, the least along the axes of source and output."""
+        """float64 (n,): number of source pixels per output pixel, the smallest along any axis of source or output."""
         along = vector_length(self.matrix[:, 0, :2], self.matrix[:, 1, :2])
         shrink: F64 = np.minimum(self.scale, along).min(axis=1)
         return shrink

@@ -78,7 +78,7 @@ class _Mix(BatchTransform):
 
     @abstractmethod
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
-        """Mix each image with the previous image; return the images, and the weight that an image itself has after all.
+        """Mix each image with the previous image; return the images, and the actual weight of an image itself.
 
         ``weight`` is the drawn weight of an image itself; the result is greater if CutMix's box is clipped. ``x`` and
         ``y`` are uniform random numbers.

@@ -58,7 +58,7 @@ class Resize(_Resizing):
         interpolation: "nearest", "box", "bilinear", "bicubic" or "lanczos", torchvision's or Pillow's member of that
             name, a sequence of which each image gets one, or "random" for bilinear or bicubic. If transforms of a list
             differ, the widest filter is used. "nearest" takes the pixel under the center, as torch's "nearest-exact".
-        max_size: greatest longer side, only with an int or None as ``size``.
+        max_size: maximum length of the longer side, only with an int or None as ``size``.
         antialias: widen the filter if it minifies; False in one transform makes the whole list plain interpolation.
     """
 
@@ -120,8 +120,8 @@ class ResizeToSequence(_Resizing):
 
     Args:
         patch_size: pixels.
-        max_seq_len: greatest number of patches of an image.
-        max_ratio: greatest factor by which an image is enlarged; None for no limit.
+        max_seq_len: maximum number of patches of an image.
+        max_ratio: maximum factor by which an image is enlarged; None for no limit.
         interpolation, antialias: as for ``Resize``.
     """
 
@@ -165,7 +165,7 @@ class ScaleJitter(_Resizing):
 
     Args:
         target_size: (width, height) in pixels; width first, as in torchvision.
-        scale_range: least and greatest multiple, above 0.
+        scale_range: minimum and maximum multiple, above 0.
         interpolation, antialias: as for ``Resize``.
     """
 
@@ -253,7 +253,7 @@ def proportional_size(size: I64, shorter: int | I64 | None, longest: int | None)
     Args:
         size: int64 (n, 2), sizes of the canvases before.
         shorter: new shorter side in pixels, or int64 (n, 1); None to resize the longer side to ``longest``.
-        longest: greatest longer side in pixels; None for no limit.
+        longest: maximum length of the longer side in pixels; None for no limit.
     """
     least: I64 = size.min(axis=1, keepdims=True)
     resized = size if shorter is None else (shorter * size / least).astype(np.int64)

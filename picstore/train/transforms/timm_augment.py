@@ -23,11 +23,11 @@ from picstore.train.transforms.auto_augment import DEEPEST, draw_depths, draw_we
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
-# Magnitude at which the level is 1; also the greatest magnitude unless a section "mmax" is given.
+# Magnitude at which the level is 1; also the maximum magnitude unless a section "mmax" is given.
 _DENOMINATOR = 10.0
 # A deviation "mstd" above this number selects magnitudes uniform from 0 to the given magnitude.
 _UNIFORM = 100.0
-_MAX_STEPS = 100  # largest number of steps of a color program
+_MAX_STEPS = 100  # maximum number of steps of a color program
 # For each family of policies, the policy, and timm's name for the operation that the policy calls "Posterize".
 _POLICIES = {
     "original": (IMAGENET, "PosterizeOriginal"),
@@ -47,7 +47,7 @@ _DEFAULTS = {
     "augmix": {"m": 3.0, "w": 3.0, "d": -1.0, "a": 1.0, "b": 0.0, "mstd": math.inf},
     **{family: {"mstd": 0.0} for family in _POLICIES},
 }
-_BLUR = (0.1, 2.0)  # least and greatest deviation of a blur in pixels
+_BLUR = (0.1, 2.0)  # minimum and maximum deviation of a blur in pixels
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Draws:
         sign: float64 (n,), −1 or 1.
         number: float64 (n,), the uniform numbers from which the signs were drawn.
         side: float64 (n, 2), widths and heights of the images.
-        most: greatest translation in pixels, for operations such as "TranslateX".
-        part: greatest translation as a fraction of the side, for operations such as "TranslateXRel".
+        most: maximum translation in pixels, for operations such as "TranslateX".
+        part: maximum translation as a fraction of the side, for operations such as "TranslateXRel".
     """
 
     level: F64
@@ -193,8 +193,8 @@ class TimmAutoAugment(ColorTransform):
     Args:
         config: timm's ``auto_augment``.
         img_mean: color outside of the image. timm's ``create_transform`` takes the mean of its normalization.
-        translate_const: greatest translation in pixels, for policies that move by pixels.
-        translate_pct: greatest translation as a fraction of the side. timm's ``create_transform`` has 0.3 for AugMix.
+        translate_const: maximum translation in pixels, for policies that move by pixels.
+        translate_pct: maximum translation as a fraction of the side. timm's ``create_transform`` has 0.3 for AugMix.
         interpolation: ``"bilinear"`` or ``"bicubic"``, Pillow's; ``"nearest"``; a sequence of these, of which each
             operation gets one; or ``"random"`` for bilinear or bicubic.
     """

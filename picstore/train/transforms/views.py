@@ -13,7 +13,7 @@ from picstore.train.transforms.color_program import ColorTransform, normalizes
 from picstore.train.transforms.constructed import Value
 from picstore.train.transforms.geometry import Transform, output_size
 
-_MAX_VIEWS = 256  # largest number of views of a record in all groups
+_MAX_VIEWS = 256  # maximum number of views of a record in all groups
 
 
 class Views(Value):
