@@ -91,13 +91,14 @@ def audit(
     Args:
         checkpoint: see :func:`picstore.audit`.
         dataset: see :func:`picstore.audit`.
-        steps: list the samples of steps A to B - 1, numbered through all epochs; or look for images in these alone.
+        steps: list the samples of steps A to B - 1, counted from 0 through all epochs; with ids or paths, look for
+            these images in these steps only.
         id: id of an image to look for; may be repeated.
         ids: file of ids to look for, one per line.
         path: path of an image to look for, in the source that was converted; may be repeated.
         counts: list how often each image was drawn.
         unseen: list the images that were not drawn yet.
-        csv: file to write the list to, of any length.
+        csv: file to write the list to; in a file, the list may have any length.
     """
     from picstore.cli.audit_rows import answer
     from picstore.verbs.audit import audit as audit_state

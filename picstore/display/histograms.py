@@ -126,7 +126,7 @@ def count_labels(labels: Array, counts: Array, classes: Sequence[str]) -> Histog
 
 
 def summarize(columns: Mapping[str, Array], classes: Sequence[str], *, bins: int = _BINS) -> dict[str, Histogram]:
-    """Make histograms of the columns SUMMARIZED: class, width, height and bytes of the records."""
+    """Build histograms of the columns SUMMARIZED: class, width, height and bytes of the records."""
     return {
         "label": bin_values("label", columns["label"], classes).count(),
         **summarize_sizes(columns, bins=bins),
@@ -134,7 +134,7 @@ def summarize(columns: Mapping[str, Array], classes: Sequence[str], *, bins: int
 
 
 def summarize_sizes(columns: Mapping[str, Array], *, bins: int = _BINS) -> dict[str, Histogram]:
-    """Make histograms of the columns ``width``, ``height`` and ``bytes``."""
+    """Build histograms of the columns ``width``, ``height`` and ``bytes``."""
     return {name: bin_values(name, columns[name], bins=bins).count() for name in ("width", "height", "bytes")}
 
 

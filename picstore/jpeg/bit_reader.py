@@ -67,7 +67,7 @@ def _copy_step(memory: VectorMemory, source: Any, target: Any) -> Any:
 
 @inlined
 def _copy_plain(source, target, size, readable):
-    """Copy the bytes before the first 0xFF, until ``size`` or up to _STEP - 1 more are copied; return their number."""
+    """Copy the bytes before the first 0xFF; stop after ``size`` to ``size`` + _STEP - 1 bytes; return their number."""
     count = 0
     while count < size:
         if count + _STEP <= readable:

@@ -52,7 +52,8 @@ class TranscodedJpeg:
         header: result of ``markers.parse_header(jpeg)``.
         lengths: int64 (segments,), number of bytes of each restart segment, without the marker that ends it.
         entry_points: uint16 (segments, points), distance in bits of each entry point from the previous entry point or
-            the segment's beginning. None if segments are too short for entry points, or points are unknown or too far.
+            the segment's beginning. None if segments are too short for entry points, if the points are unknown, or if a
+        distance does not fit uint16.
     """
 
     jpeg: bytes

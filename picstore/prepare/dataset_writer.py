@@ -134,7 +134,7 @@ class Writer:
         """Append an image and return its id, 0 for the first.
 
         Several threads may call this at a time; ids are in the order in which images are ready. After an exception from
-        outside, such as KeyboardInterrupt, the record is added whole or not at all, and the next id is free.
+        outside, such as KeyboardInterrupt, the record is added whole or not at all, and more images can be added.
 
         Args:
             image: bytes of a file in any format that convert reads; a JPEG is stored without loss if convert would do

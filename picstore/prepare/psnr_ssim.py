@@ -22,7 +22,7 @@ from picstore.prepare.image.training_jpeg import LOSSLESS, encode, make_training
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 
 QUALITIES = tuple(range(50, 100, 5))
-# Subsamplings that are always measured, for comparison with the conversion's.
+# Subsamplings that are always measured, for comparison with the subsampling of the conversion.
 SUBSAMPLINGS = ("420", "444")
 # Percentile of the SSIM of all images that shows the quality of the worst images.
 LOW_PERCENTILE = 5
@@ -55,7 +55,7 @@ class QualityReport:
         settings: measured settings, ordered by subsampling, then by quality.
         images: for each image that would be encoded, a measurement for each of ``settings``.
         source_bytes: total bytes of the source files of ``images``.
-        lossless: number of images that convert would not re-encode at any quality.
+        lossless: number of images that ``picstore convert`` stores without loss, whatever the quality.
         failed: number of images that cannot be read.
     """
 
@@ -97,10 +97,11 @@ def measure_quality(
     image_timeout: float = IMAGE_TIMEOUT,
     on_progress: ProgressCallback = lambda _: None,
 ) -> QualityReport:
-    """Encode a sample of images at QUALITIES, SUBSAMPLINGS and given settings, and compare it; write nothing.
+    """Encode a sample of images at several qualities and subsamplings, and compare each result with its image.
 
     Args:
-        encode: settings of the planned conversion.
+        encode: settings of the planned conversion; its quality and subsampling are measured, and so are all of
+            QUALITIES and SUBSAMPLINGS.
         images: size of the sample, drawn evenly over the source by ``seed``.
         workers: number of processes; the result does not depend on it.
         image_timeout: seconds for decoding an image, and for each encoding of it.
@@ -123,7 +124,7 @@ def measure_quality(
 
 
 def settings_to_measure(encode: EncodeSettings) -> tuple[EncodeSettings, ...]:
-    """Return settings for all subsamplings and qualities to measure, including those of the conversion."""
+    """Return settings for each pair of subsampling and quality to measure; those in ``encode`` are included."""
     return tuple(
         replace(encode, subsampling=subsampling, quality=quality)
         for subsampling in sorted({*SUBSAMPLINGS, encode.subsampling})
@@ -140,7 +141,7 @@ def sample_numbers(inputs: int, count: int, *, seed: int) -> list[int]:
 
 
 def measure_image(task: _Task, on_progress: ProgressCallback) -> tuple[int, tuple[ImageQuality, ...]] | str:
-    """Measure an image; return its file's bytes and measurements, or ``"lossless"``, or the reason of a failure."""
+    """Return the size in bytes of an image's file and the measurements, or ``"lossless"``, or the reason of failure."""
     try:
         data = read_input(task.source)
         with worker_processes.time_limit(task.image_timeout):

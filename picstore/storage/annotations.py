@@ -144,7 +144,7 @@ def _numbers(value: Any, row: tuple[int, ...], name: str, expected: str) -> F64:
     if not isinstance(value, list) or array.dtype.kind not in "iuf" or array.shape[1:] != row:
         raise ImageError(f"{name} is {_shown(value)}, not {expected}")
     numbers: F64 = array.astype(np.float64)
-    if not (np.abs(numbers) <= MAX_COORDINATE).all():  # False for NaN too
+    if not (np.abs(numbers) <= MAX_COORDINATE).all():  # The comparison is false for NaN too.
         raise ImageError(f"{name} holds a number that is not a coordinate: beyond ±{MAX_COORDINATE:,} or NaN")
     return numbers
 
@@ -229,7 +229,7 @@ def _corners(box: Any, form: str, scale: tuple[float, float]) -> Any:
 
 
 def _scaled(flat: Any, scale: tuple[float, float], step: int) -> Any:
-    """Scale points' x and y, and move the origin of keypoints to the first pixel's center; leave all-zero keypoints."""
+    """Scale points' x and y, and move the origin of keypoints to the first pixel's center, except if all are 0."""
     if not _are_numbers(flat) or len(flat) % step or (step == 3 and not any(flat)):
         return flat
     shift = 0.5 if step == 3 else 0.0

@@ -113,7 +113,7 @@ class Cache:
         return buffer
 
     def read_facts(self, size: int) -> memoryview | None:
-        """Map the cached facts of all records, ``size`` bytes, into memory; return None if missing or damaged."""
+        """Map the cached facts of all records, ``size`` bytes, into memory; return None if the file is not sound."""
         try:
             with (self._own / _FACTS).open("rb") as file:
                 mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -127,7 +127,7 @@ class Cache:
         self._store(self._own / _FACTS, memoryview(facts + crc32c(facts).to_bytes(_CRC, "little")))
 
     def store(self, ref: ContainerRef, buffer: memoryview) -> None:
-        """Write a sound container to the cache; errors, such as a full disk, are not raised, the first is logged."""
+        """Write a sound container to the cache; log the first error, such as a full disk, and raise none."""
         self._store(self._path(ref), buffer)
 
     def _store(self, path: Path, buffer: memoryview) -> None:

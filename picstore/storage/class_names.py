@@ -51,8 +51,8 @@ def to_lines(names: Sequence[str]) -> str:
 def from_lines(text: str) -> list[str]:
     """Read class names, one per line: JSON strings if all lines are, else lines stripped of outer white space.
 
-    Lines end with a line feed, perhaps after a carriage return. Raise UsageError if a line before the last names is
-    blank, because skipping it would change the labels of later names.
+    Lines end with a line feed, perhaps after a carriage return. Raise UsageError if a blank line lies before a name,
+    because skipping the line would change the labels of the names after it.
     """
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     while lines and not lines[-1].strip():

@@ -17,7 +17,8 @@ import numpy as np
 from picstore.arrays import Bools
 from picstore.errors import UsageError, missing_extra
 
-# Kinds of expressions in DuckDB's tree. Subqueries, windows, lambdas, stars and parameters are left out.
+# Kinds of expressions that a condition may contain, as DuckDB's syntax tree names them. Subqueries, windows, lambdas,
+# stars and parameters are not allowed.
 _KINDS = frozenset({
     "BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION", "OPERATOR",
     "TYPE",
@@ -167,7 +168,7 @@ class Condition:
                     self._refuse(f"the type {name} is not allowed; docs/sampling.md lists the types")
 
     def _use(self, path: list[str]) -> None:
-        """Record the column that a reference names: exactly, or else without regard to case."""
+        """Record the column that a reference names, exactly or, if no column has that name, ignoring case."""
         (*qualified, name) = path
         found = [each for each in self._names if each == name] or [
             each for each in self._names if each.lower() == name.lower()

@@ -99,7 +99,7 @@ def append_rows(
 
 
 def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Replace the manifest of a dataset by ``manifest``; keep the replaced one under its uuid as an earlier version.
+    """Replace a dataset's manifest by ``manifest``; keep the replaced manifest under its uuid as an earlier version.
 
     ``counts`` are the new version's record counts, None if unknown. Raise Conflict if the dataset's uuid is no longer
     ``origin``; other errors: see :func:`edit_lock`.
@@ -180,7 +180,7 @@ def changed_meanwhile(root: Location) -> Conflict:
 
 
 def copy_manifest(root: WritableLocation) -> None:
-    """Overwrite the copy by the manifest, again if another process replaces the manifest meanwhile."""
+    """Write the manifest over its copy; do so again if another process has replaced the manifest meanwhile."""
     raw = None
     while raw != (raw := (root / MANIFEST).read_all(MAX_MANIFEST)):
         (root / COPY).write(raw)

@@ -175,7 +175,7 @@ def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: R
 
 
 def _list_parts(images: I64, attached: I64) -> dict[int, list[_Part]]:
-    """Build parts from the rows of ``images`` and ``attached``; return the parts of each container by its index."""
+    """Build a part from each row of ``images`` and ``attached``; return lists of parts by the container's index."""
     parts: dict[int, list[_Part]] = defaultdict(list)
     for k, record, begin, at, size, crc, header, header_at, first, stop in images.tolist():
         parts[k].append(_Part(record, begin, at, size, crc, header, header_at, range(first, stop)))
@@ -221,7 +221,10 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
 
 
 def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Table, I64]:
-    """Return ``Container.held`` and ``tops`` of images at buffer offsets ``at``; all rows unless ``found.there``."""
+    """Return ``Container.held`` and ``tops`` for images at the offsets ``at`` in a buffer.
+
+    Both describe the rows ``rows`` of an image that is marked in ``found.there``, and all rows of any other image.
+    """
     held = entries.copy()
     held["offset"] = at
     height = np.array(MCU_SIZES)[entries["sampling"], 1]
@@ -274,7 +277,9 @@ class TableReader:
         places: Mapping[int, tuple[Location, ContainerRef]],
         unpack: Callable[[int, memoryview, ParsedHeader], Container],
     ) -> dict[int, Container]:
-        """Read the tables of containers; return them by number, without damaged containers, to be read whole.
+        """Read the tables of containers, and return each container, without its payload, by container number.
+
+        Containers that are damaged or cannot be read are left out; the caller then reads them whole.
 
         ``places`` maps each container's number to its file and position. ``unpack`` builds a container from its number,
         tables and header. A container's ``read_size`` is 0 if its tables were in memory already.

@@ -37,7 +37,7 @@ _SOURCES = {"bytes": "length", "encode_path": "flags"}
 def collect_facts(
     records: Array, index: Callable[[int], Container], take: Callable[[Table], Array], dtype: np.dtype[Any]
 ) -> Array:
-    """Compute ``take`` of each container's FACTS, (n,), and join the results to a value per record of the dataset.
+    """Call ``take`` with each container's FACTS, (n,), and join the results, a value for each record of the dataset.
 
     ``records`` holds the number of records of each container; ``index`` reads a container without its payload. For a
     damaged index entry or a missing file, the id is -1 and other facts are 0.

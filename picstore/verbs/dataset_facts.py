@@ -63,7 +63,7 @@ def describe(dataset: Dataset, display: Display) -> InfoResult:
 
 
 def _histograms(counts: RecordCounts, indexes: Sequence[Table], dataset: Dataset) -> dict[str, Any]:
-    """Make a histogram of the classes of all records, and histograms of width, height and bytes of the sampled records.
+    """Build a histogram of the classes of all records, and histograms of width, height and bytes of sampled records.
 
     Each histogram states how many ``records`` it counts, and in how many ``containers`` they are stored.
     """
@@ -99,7 +99,7 @@ def _count_labels(dataset: Dataset, indexes: Sequence[Table], display: Display) 
 
 
 def _reading(dataset: Dataset) -> dict[str, Any]:
-    """Return how many bytes an epoch reads, and an estimate of how many bytes it would read from a shuffled copy."""
+    """Return the number of bytes that an epoch reads, and an estimate of that number for a shuffled copy."""
     size, counts = dataset.rows["size"].astype(int), dataset.live.counts
     copied = size * counts / dataset.rows["records"].clip(1)
     return {"read_bytes": int(size[counts > 0].sum()), "copy_bytes": int(copied.sum())}

@@ -55,8 +55,8 @@ def index(
         out: path or URL of the index, which does not exist or is empty.
         kind, root, synsets, annotations, image_field, label_field: see :func:`picstore.convert`.
         split, targets, hidden, classes: see :func:`picstore.convert`.
-        shuffle: let each container refer to images from all of SRC, not to neighbors, which are read together. None for
-            shuffle images with a file each.
+        shuffle: let each container, which is read at once, refer to images from all of SRC instead of to neighbors.
+            None for shuffle images with a file each.
         max_pixels, image_timeout, file_size, container_size, seed: see :func:`picstore.convert`.
         workers: see :func:`picstore.convert`.
         resume: continue an index that was interrupted while it was written.

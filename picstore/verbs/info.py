@@ -37,7 +37,7 @@ def info(
         dataset: path or URL, or an open dataset.
         where, split, part, split_seed, split_by: see :func:`picstore.shuffle`.
         croissant: file to write Croissant 1.1 metadata of the dataset to, such as DATASET/croissant.json; all files are
-            read for their SHA-256. Fields of an existing file that picstore does not know, such as its license, stay.
+            read for their SHA-256. If the file exists, fields that picstore does not write, such as license, are kept.
         root: folder or URL of an index's images, which you trust; None for the folder in the index, if you made it.
         progress: see :func:`picstore.convert`.
 

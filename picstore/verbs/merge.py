@@ -26,8 +26,9 @@ def merge(
 ) -> ConvertResult:
     """Join the shards that `picstore convert --shard` made to one dataset DST, with the bytes of a single run.
 
-    Each SHARD is the destination of such a run; shards that were converted into DST itself are not named. Files are
-    linked, or copied between file systems, and stay. If shards are missing, the merge fails and can be repeated.
+    Each SHARD is the destination of such a run; shards that were converted into DST itself are not named. The files of
+    the shards are linked, or copied between file systems, and not removed. If shards are missing, the merge fails and
+    can be repeated.
 
     Args:
         out: path or URL of the dataset; shards may have been converted there.

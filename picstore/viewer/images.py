@@ -158,7 +158,7 @@ def _checked_box(record: Record, box: Box) -> Box:
 
 
 def attachment(record: Record, name: str) -> Picture:
-    """Return an attachment as an image file: a JPEG unchanged, or a mask as a PNG with a color for each value but 0.
+    """Return an attachment as an image file: a JPEG unchanged, or a mask as a PNG with a color for each value except 0.
 
     Raise ImageError if the attachment is not an image.
     """

@@ -134,7 +134,10 @@ class Replay:
         return [{"epoch": epoch, "places": places} for epoch, places in found.items()]
 
     def position(self, run: Run, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return epoch and step of the last batch before ``state``, or (0, 0); raise UsageError for another state."""
+        """Return epoch and step of the last batch before ``state``, or (0, 0).
+
+        Raise UsageError if the state does not fit the dataset or the options ``run``.
+        """
         epoch, batch = self.loader(run).position_of(state)
         if batch:
             return epoch, batch - 1

@@ -45,7 +45,7 @@ class NotTrainingJpeg(ImageError):
 
 
 class _Workspace(threading.local):
-    """Arrays of a thread, which are kept, because allocating them takes longer than decoding a small image."""
+    """Arrays that a thread keeps, because allocating them takes longer than decoding a small image."""
 
     def __init__(self) -> None:
         # Frame, state of the scan, and the lengths that the pixels, ``_scratch`` and ``_segments`` need.

@@ -231,7 +231,7 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
 
 @inlined
 def _transform_mcus(plan, block, stride):
-    """Write the samples of two MCUs, and point the plan to the next two; samples after an odd last MCU are unused."""
+    """Write the samples of two MCUs, and point the plan to the next two; after an odd last MCU, samples are unused."""
     entry = plan[0]
     end = entry + _u64(8 * _FIELDS) * _u64(plan[1])
     while entry < end:

@@ -55,14 +55,14 @@ def _alternating(memory: VectorMemory, even: int, odd: int) -> Vector:
 
 @vector_function(3)
 def _halve_both(memory: VectorMemory, row: Any, below: Any, out: Any) -> None:
-    """Average 16 squares of 2 × 2 samples; halves are rounded down and up by turns."""
+    """Average 16 squares of 2 × 2 samples; halves are rounded down and up alternately."""
     sums = _pairs(memory, row) + _pairs(memory, below) + _alternating(memory, 1, 2)
     memory.store(out, (sums >> 2).narrowed(8))
 
 
 @vector_function(2)
 def _halve_across(memory: VectorMemory, row: Any, out: Any) -> None:
-    """Average 16 pairs of samples; halves are rounded down and up by turns."""
+    """Average 16 pairs of samples; halves are rounded down and up alternately."""
     memory.store(out, (_pairs(memory, row) + _alternating(memory, 0, 1) >> 1).narrowed(8))
 
 

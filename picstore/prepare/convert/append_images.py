@@ -100,7 +100,7 @@ def _describe_append(job: Job, rows: int) -> dict[str, Any]:
 
 
 def _finish_append(job: Job, written: Mapping[int, ledger.WrittenFragment]) -> ConversionResult:
-    """Write an append's ledger, index and manifest, in this order; keep edits that were published since it began."""
+    """Write an append's ledger, index and manifest, in this order; keep edits published since the append began."""
     root = job.root
     earlier = ledger.read_earlier_lines(root / LEDGER, job.first_id)
     tallies = ledger.write_ledger(root, job.rows, written, earlier=earlier)
@@ -145,7 +145,7 @@ def _publish_append(
 
 
 def _count_all(dataset: Dataset, count: Callable[..., RecordCounts | None]) -> RecordCounts | None:
-    """Count old and new records, by the label column's labels if it exists; return None if files are damaged."""
+    """Count the old and the new records by label, edited labels included; return None if a file is unreadable."""
     with contextlib.suppress(Damage, NotADataset):
         relabel = dataset.labels if LABEL in dataset.columns else None
         new = count(fields=dataset.manifest.attachments, relabel=relabel)
@@ -173,7 +173,7 @@ def _last_lines(job: Job) -> list[ledger.LedgerLine]:
 
 
 def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...], Sequence[Input]]:
-    """Join the classes of a dataset and a source; return all names, and the source's inputs with labels for the names.
+    """Join the classes of a dataset and a source; return the joined names, and the inputs with labels that index them.
 
     Raise UsageError if attachments or classes do not fit together.
     """
@@ -219,7 +219,7 @@ def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Inpu
 
 
 def _is_last_append(manifest: Manifest, job: Job) -> bool:
-    """Return whether the most recent append had the job's settings and, judging by sizes in the ledger, its images."""
+    """Return whether the most recent append had the job's settings and, by sizes in the ledger, the same images."""
     appended = manifest.provenance.get("appended", ())
     if not appended or {**appended[-1], "outcome": None} != {**job.settings, "outcome": None}:
         return False
@@ -233,7 +233,7 @@ def _is_last_append(manifest: Manifest, job: Job) -> bool:
 
 
 def _next_file(root: Location, manifest: Manifest) -> int:
-    """Return a number for new files above the numbers of all existing files, including files of abandoned appends.
+    """Return a number for new files, greater than those of all existing files, including files of abandoned appends.
 
     The manifest's files are considered too, because a store may list new files late.
     """

@@ -109,7 +109,7 @@ class Job:
         return cls(root=root, listing=listing, options=options, settings=settings, shard=shard)
 
     def begin(self, *, resume: bool) -> Job:
-        """Return this job with the saved or a new number of rows; errors are those of ``begin_job``."""
+        """Return this job with a number of rows: the saved number if the job is resumed. Errors: see ``begin_job``."""
         settings, inputs = self.settings, self.listing.inputs
         if self.shard is not None:  # ``merge_shards`` needs the names of classes and attachments.
             names = {"classes": self.listing.classes, "attachments": list(self.listing.attachments)}
@@ -240,7 +240,7 @@ class StageClock:
         self._stage, self._since = stage, since
 
     def begin_stage(self, stage: str, total: int | None = None, done: int = 0) -> None:
-        """End the current stage, if any, and begin ``stage``, of whose ``total`` inputs ``done`` are done."""
+        """End the current stage, if any, and begin ``stage``; ``done`` of its ``total`` inputs are done already."""
         self.end_stage()
         self._stage, self._since = stage, time.monotonic()
         begin_stage(self._progress, stage, total, done)
@@ -339,6 +339,6 @@ def _size(source: Input) -> int:
 
 
 def same_images(sizes: Sequence[int], others: Sequence[int]) -> bool:
-    """Return whether two samples of sizes agree: at least half of the inputs read both times have equal sizes."""
+    """Return whether two samples of sizes agree: at least half of the inputs readable both times kept their size."""
     pairs = [(size, other) for size, other in zip(sizes, others, strict=True) if size and other]
     return 2 * sum(size == other for size, other in pairs) >= len(pairs)

@@ -249,7 +249,7 @@ def _make_reference(
 
 
 def _refer(source: Input, data: bytes, root: Location) -> bytes:
-    """Serialize a reference to ``data``, an input's first bytes; raise ImageError if no file under ``root`` has it."""
+    """Serialize a reference to ``data``, an input's first bytes; raise ImageError if no file below ``root`` has it."""
     if source.reader is not None:
         raise ImageError("its file does not hold it as it is: `picstore convert` reads it")
     folder = str(root).rstrip("/") + "/"

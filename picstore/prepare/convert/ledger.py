@@ -21,7 +21,7 @@ from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Writ
 
 logger = logging.getLogger("picstore")
 
-_MAX_FRAGMENT_BYTES = 1 << 32  # bytes; enough for a row of ten million inputs
+_MAX_FRAGMENT_BYTES = 1 << 32  # largest size of a fragment to read, in bytes; a row of ten million inputs has less
 # Fragments of at least this many bytes take longer to transfer than a store takes to answer.
 _LARGE_FRAGMENT = 1 << 20
 
@@ -255,7 +255,7 @@ def _read_fragment(root: Location, row: int) -> bytes:
 
 
 def copy_fragment(source: Location, target: WritableLocation, row: int) -> None:
-    """Copy a row's ledger fragment between unfinished datasets; must come after copying the row's files."""
+    """Copy a row's ledger fragment between unfinished datasets; call this last: it declares the row finished."""
     (target / UNFINISHED / _fragment_name(row)).write(next(read_fragments(source, [row])))
 
 

@@ -184,7 +184,7 @@ def clear_job(root: WritableLocation) -> None:
 
 
 def remove_finished_job(root: WritableLocation, settings: dict[str, Any], uuid: str) -> None:
-    """Remove a job with these settings that was killed after publishing dataset ``uuid``; keep a retry of ``uuid``."""
+    """Remove a job with ``settings`` that was killed after publishing dataset ``uuid``, unless it retries ``uuid``."""
     with contextlib.suppress(UsageError, NotADataset, Damage):
         if (saved := find_job(root, settings, resume=True)) is not None and saved.get("retry") != uuid:
             with hold_job(root, saved):

@@ -84,7 +84,8 @@ class Shard:
 def count_rows(inputs: int, mean_bytes: float, shape: DatasetShape) -> int:
     """Return the number of rows of a job with ``inputs`` images of ``mean_bytes`` each.
 
-    The number keeps files within ``file_size``; it is raised up to TARGET_ROWS if files then have MIN_FILE_BYTES.
+    There are enough rows to keep files within ``file_size``, and up to TARGET_ROWS as long as files have at least
+    MIN_FILE_BYTES.
     """
     total = inputs * mean_bytes
     needed = -int(-total // (shape.streams * shape.file_size))

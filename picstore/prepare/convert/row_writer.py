@@ -52,7 +52,8 @@ def make_record(
         info=info or parse_image_info(jpeg),
         extra_json=extra_to_json(extra),
         attachments=dict(attachments or {}),
-        # With the JPEG in the CPU cache, the checksum takes half as long here as when the container is written.
+        # The checksum is computed here, because the JPEG is still in the CPU cache: when the container is written, it
+        # would take twice as long.
         crc=crc32c(jpeg),
     )
 
@@ -110,7 +111,7 @@ class RowWriter:
                 writer.abandon()
                 (self._root / file_name(writer.stream, writer.file)).remove()
         written = [writer for writer in self._writers if not writer.empty]
-        # Containers end in this thread, because threads would wait for the GIL, for a tenth of convert's time.
+        # All containers are ended in this thread: threads would spend a tenth of convert's time waiting for the GIL.
         for writer in written:
             writer.end_container()
         with ThreadPoolExecutor(_CLOSING_THREADS) as threads:
@@ -129,7 +130,7 @@ class RowWriter:
 
 
 def write_row_counts(root: WritableLocation, row: int, counts: RecordCounts) -> None:
-    """Write a row's record counts; must come before its ledger fragment, which declares the row finished."""
+    """Write a row's record counts; call this before writing the ledger fragment, which declares the row finished."""
     (root / _name(row)).write(counts_file(counts))
 
 
@@ -148,7 +149,7 @@ def join_row_counts(
     first_file: int = 0,
     relabel: Relabel | None = None,
 ) -> RecordCounts | None:
-    """Add the record counts of all rows; rows without counts, such as those that a retry keeps, are counted from files.
+    """Add up the record counts of all rows; count rows without counts, such as those a retry keeps, from their files.
 
     Args:
         root: folder of the dataset.

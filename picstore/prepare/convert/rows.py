@@ -79,7 +79,7 @@ class RowTask:
 
 @contextlib.contextmanager
 def make_position_folder(root: WritableLocation) -> Iterator[Path]:
-    """Yield a local folder for position files; a temporary folder for an object store, which cannot overwrite bytes."""
+    """Yield a local folder for position files; a temporary one for a store, whose files cannot be changed in place."""
     if isinstance(root, Folder):
         yield root.path / UNFINISHED
         return

@@ -114,8 +114,9 @@ def join_cluster() -> bool:
 def _on_loopback() -> Iterator[None]:
     """Let clusters that Ray starts in the block listen on 127.0.0.1 only, as they do on macOS and Windows.
 
-    On Linux, ``ray.init`` replaces 127.0.0.1 by the machine's address, and all servers listen on every interface. The
-    variable affects Ray's processes; the constant affects this process, which may have read the variable before.
+    On Linux, ``ray.init`` otherwise replaces 127.0.0.1 by the machine's address, and all servers listen on every
+    interface. The environment variable affects the processes that Ray starts; the constant in Ray's module affects this
+    process, which may have read the variable before.
     """
     from ray._private import ray_constants
 

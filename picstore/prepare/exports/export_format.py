@@ -86,7 +86,7 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def describe(self, outline: Outline) -> Any:
-        """Return what :meth:`divide` needs of a record, by default its size in bytes; called in tasks."""
+        """Return what :meth:`divide` needs to know of a record, often its size in bytes; called in tasks."""
 
     def divide(self, described: Sequence[Any]) -> list[Part]:
         """Divide the records, described by :meth:`describe`, into parts, by default of about ``shard_size`` bytes."""
@@ -106,7 +106,7 @@ class ExportFormat(ABC):
 
 
 def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[Part]:
-    """Divide records of given sizes into shards; if ``exceed``, a shard's last record may exceed ``shard_size``."""
+    """Divide records of given sizes into shards; with ``exceed``, a shard's last record may end beyond its size."""
     counts: list[int] = []
     held = 0
     for size in sizes:

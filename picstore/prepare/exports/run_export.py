@@ -333,7 +333,7 @@ def _read_records(task: WriteTask) -> Iterator[Record | None]:
 
 
 def _with_columns(record: Record) -> Record:
-    """Return a record with column values added to its extra; if that is not an object or null, it stays unchanged."""
+    """Return a record with column values added to its extra; unchanged if the extra is neither an object nor null."""
     extra = record.extra if record.columns else None
     if not record.columns or not isinstance(extra, (dict, type(None))):
         return record

@@ -34,7 +34,7 @@ from picstore.prepare.image.pixel_conversion import join_strips, resize, to_rgb_
 from picstore.prepare.image.size_limits import check_size
 from picstore.prepare.image.tiff import read_layout, read_tags
 
-# Largest JPEG, in pixels, for picstore's own decoder, because the process keeps the decoder's 12 bytes per pixel.
+# Largest number of pixels of a JPEG for picstore's own decoder, which keeps 12 bytes per pixel for later images.
 _MAX_OWN_PIXELS = 1 << 24
 
 
@@ -149,8 +149,8 @@ def _decode_jpeg_by_pillow(image: Image.Image, orientation: int | None, settings
     else:
         origin = "JPEG" if target == size else "resize"
     if settings.resize is not None:
-        # libjpeg decodes at 1/2, 1/4 or 1/8 of the size, but at twice the target at least, as the resampling filter
-        # needs.
+        # libjpeg decodes at 1/2, 1/4 or 1/8 of the size if the result has at least twice the target size, which the
+        # resampling filter needs.
         twice = 2 * target[0], 2 * target[1]
         image.draft(None, twice[::-1] if turned >= 5 else twice)
     return decode_opened(image, origin=origin, settings=settings, size=size)

@@ -94,7 +94,7 @@ def parse_color(color: str | tuple[int, int, int]) -> tuple[int, int, int]:
     return red, green, blue
 
 
-# Types of settings, and what to give. Numbers of NumPy are integers too.
+# Name and type of each setting, and the text in error messages that says what to give. NumPy's integers are Integral.
 _TYPES: tuple[tuple[str, Any, str], ...] = (
     ("quality", Integral, "an integer from 1 to 100"),
     ("max_pixels", Integral, "an integer of at least 1"),
@@ -106,7 +106,7 @@ _TYPES: tuple[tuple[str, Any, str], ...] = (
 
 
 class EncodeOptions(TypedDict, total=False):
-    """Attributes of :class:`EncodeSettings` as keyword arguments of the user."""
+    """Attributes of :class:`EncodeSettings` that a user passes as keyword arguments."""
 
     resize: str | None
     quality: int

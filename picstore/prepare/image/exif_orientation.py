@@ -21,9 +21,9 @@ TO_UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-# For each EXIF orientation that swaps width and height: whether x and y are mirrored after the swap. Only with these
-# orientations can the annotated image's size show that coordinates are of the raw image; with 2 to 4, coordinates are
-# taken as upright.
+# For each EXIF orientation that swaps width and height: whether x and y are mirrored after the swap. With these
+# orientations, the raw and the upright image differ in size, so the size in an annotation tells to which of them its
+# coordinates refer. With orientations 2 to 4, coordinates are taken to refer to the upright image.
 _MIRRORED = {5: (False, False), 6: (True, False), 7: (True, True), 8: (False, True)}
 # Decimal places to which mapped coordinates, in pixels, are rounded.
 DECIMALS = 3

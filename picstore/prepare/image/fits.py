@@ -63,10 +63,11 @@ class _Unit:
 
 
 def read_image(data: bytes, *, max_pixels: int) -> Image.Image:
-    """Read the first picture of a FITS file, or the first plane of a cube, in mode "L"; the lowest row is stored first.
+    """Read the first picture of a FITS file, or the first plane of a cube, in mode "L".
 
-    Values are BZERO + BSCALE × stored value, as astropy computes them; BLANK is black. Raise ImageError if the file is
-    damaged or compressed, or its picture has more than ``max_pixels``.
+    The file has the picture's lowest row first. Values are BZERO + BSCALE × stored value, as astropy computes them;
+    pixels of the value BLANK become black. Raise ImageError if the file is damaged or compressed, or its picture has
+    more than ``max_pixels``.
     """
     unit = next((each for each in _iterate_units(data) if 0 not in each.axes and each.axes), None)
     if unit is None:
@@ -132,8 +133,8 @@ def _reduce(stored: npt.NDArray[Any], unit: _Unit, bits: int) -> Iterator[tuple[
             scaled[strip == blank] = 0
         return scaled
 
-    # Such BZERO turn signed integers into unsigned integers, or bytes into signed bytes. Any other scaling gives real
-    # numbers.
+    # ``whole`` states whether scaled values are integers: with BSCALE 1, BZERO may only turn signed integers into
+    # unsigned integers, or bytes into signed bytes. Any other scaling gives real numbers.
     unsigned = zero == (2.0 ** (bits - 1) if bits > 8 else 0)
     whole = bits > 0 and factor == 1 and (zero in (0, -128) if bits == 8 else zero == 0 or unsigned)
     boxes = list(strip_boxes(size))

@@ -44,7 +44,7 @@ _USUAL = {258: {8}, 266: {1}, 274: {1}, 284: {1}, 339: {1}}
 _ANYWHERE = {b"IDAT", b"IEND", b"tEXt", b"tIME"}
 _BEFORE_PIXELS = {b"IHDR", b"sRGB", b"gAMA", b"cHRM", b"pHYs", b"iCCP", b"bKGD", b"sBIT"}
 
-# Values of libvips' option, which halves chroma in both directions or in neither.
+# For each chroma subsampling, the value of libvips' option: "on" halves chroma in both directions, "off" in neither.
 _SUBSAMPLE_MODES = {"444": "off", "420": "on"}
 
 

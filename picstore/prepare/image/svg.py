@@ -162,7 +162,7 @@ def _refuse_entity(*_: object) -> None:
 
 
 def _check_address(tag: str, address: str) -> None:
-    """Raise ImageError if an element would load something from an address outside; a link (``a``) loads nothing."""
+    """Raise ImageError if an element would load something from outside the document; a link (``a``) loads nothing."""
     address = address.strip()
     allowed = address.startswith("#") or tag == "a"
     if tag in ("image", "feImage"):

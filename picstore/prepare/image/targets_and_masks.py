@@ -16,7 +16,7 @@ from picstore.prepare.image.size_limits import open_by_pillow
 from picstore.storage.annotations import read_objects
 
 _LOSSLESS = ("PNG", "TIFF", "BMP", "GIF")
-# Pillow's modes of masks, whose values must not be mixed when a mask is resized.
+# Pillow's modes of masks; resizing a mask must not interpolate between values.
 _INDEXED = ("1", "L", "P", "I", "I;16", "I;16B")
 _MAGIC = (b"\x89PNG", b"II*\0", b"MM\0*", b"BM", b"GIF8", b"\xff\xd8\xff")
 _CANNOT_FOLLOW = "cannot be turned or resized with its image"
@@ -61,7 +61,7 @@ def map_targets(extra: Any, coordinates: CoordinateMap, *, annotated: tuple[int,
 
 
 def _map_keypoints(points: F64, coordinates: CoordinateMap, *, rotate: bool) -> list[list[float]]:
-    """Map keypoints, which count from the center of the first pixel; [0, 0, 0] means unmarked and stays."""
+    """Map keypoints, whose origin is the center of the first pixel; keep [0, 0, 0], which means unmarked."""
     centers = coordinates.map_points(points[:, :2] + 0.5, rotate=rotate) - 0.5
     marked = (points != 0).any(axis=1, keepdims=True)
     rows = np.round(np.where(marked, centers, 0.0), DECIMALS).tolist()

@@ -228,7 +228,7 @@ def make_image_info(header: Header, lengths: I64) -> ImageInfo:
 
 
 def _info_of(made: TranscodedJpeg, status: str) -> ImageInfo:
-    """Build the image info of a JPEG that got restart markers, or was encoded with restart markers."""
+    """Build the image info of a JPEG to which restart markers were added, or that was encoded with restart markers."""
     info = replace(make_image_info(made.header, made.lengths), encode_path=status)
     if made.entry_points is None or not len(info.segments):
         return info

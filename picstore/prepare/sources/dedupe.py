@@ -23,7 +23,7 @@ Fingerprint = tuple[int, bytes]
 
 
 def mark_duplicates(listing: Listing, *, workers: int) -> Listing:
-    """Return the listing with ``duplicates``, which maps an input's index to that of the first input with its bytes.
+    """Return the listing with ``duplicates``, a map from an input's index to that of the first input of equal bytes.
 
     The first pass compares size and last 4 KiB of all inputs, which differ for nearly all images: photographs of one
     camera begin alike, but entropy-coded data does not end alike. The second pass compares the SHA-256 of those inputs
@@ -54,7 +54,7 @@ def _run(
 
 
 def end_fingerprints(inputs: NumberedInputs, on_progress: ProgressCallback) -> dict[int, Fingerprint]:
-    """Return (size, last bytes) of each input by id; (size, SHA-256) of an input with a reader, always read whole."""
+    """Return (size, last bytes) of each input by id, or (size, SHA-256) if a reader must read the input whole."""
     return _fingerprints(inputs, lambda one: _end(one) if one.reader is None else _sha256(one), on_progress)
 
 

@@ -117,7 +117,7 @@ class InputTable(_Inputs):
         return group
 
     def pack(self) -> PackedInputs:
-        """Return all inputs packed; only before labels are numbered, and if all inputs were added one by one."""
+        """Return all inputs packed. All must have been added one by one, and :meth:`number_labels` not been called."""
         if self._last:
             self._write()
         blocks = tuple(self._bytes_of(self._file, block) for block in range(len(self._groups)) if self._file)

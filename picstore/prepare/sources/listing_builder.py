@@ -36,12 +36,12 @@ T = TypeVar("T")
 # Messages for the user: for each text, the number of cases and the first example in sorted order.
 Notes = dict[str, tuple[int, str]]
 
-_SEEN = 64  # number of field names to note
+_SEEN = 64  # largest number of names of samples' fields to collect for messages
 _MAX_NAMED = 5  # largest number of files that a message names
 # Number of parts to list first, to predict the time for all other parts.
 _TRIED = 16
-# Use tasks if this process would take longer than this, because a process starts in 30 ms and its first task takes 0.3
-# s.
+# Tasks list the parts if this process would need more seconds than this: starting a process takes 30 ms, and its first
+# task 0.3 s.
 _MIN_SECONDS = 1.0
 _TASK_INPUTS = 50_000  # inputs per task; they take 0.5 s to list and 0.7 MB to send
 _TASKS_A_WORKER = 4

@@ -58,7 +58,7 @@ def open_source(
             labels. The file gives names to integer labels, and numbers to labels that have names.
         targets: forms of the boxes, polygons and keypoints in the samples' fields; see ``annotations.check_targets``.
             If None, these fields are metadata, unless the kind defines their forms.
-        maps: names of fields that become attachments, whatever they hold, where a kind would leave them out.
+        maps: names of fields that become attachments even if their values are of a type that the kind leaves out.
         engine: engine for tasks that list parts of a large source; None for no tasks.
         options: options of the kind: ``root``, ``synsets``, ``annotations``, ``image_field``, ``label_field``,
             ``split``. An option that is None has its default.
@@ -137,7 +137,7 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
 
 
 def _with_targets(listing: Listing, forms: str) -> Listing:
-    """Return the listing with the user's target forms; if none, with messages on fields named like targets."""
+    """Return the listing with the target forms ``forms``; without forms, with remarks on fields named like targets."""
     if forms:
         if listing.kind in _WITH_TARGETS:
             raise UsageError(f"the source {listing.kind} says where its targets are; leave out --targets")

@@ -96,8 +96,8 @@ class SourceFormat:
         object_stores: whether ``list_inputs`` takes a :class:`Location`, local or in a store; if not, it takes a local
             path.
         takes_engine: whether ``list_inputs`` takes the keyword ``engine``, which runs tasks that list large sources.
-        takes_maps: whether ``list_inputs`` takes the keyword ``maps``, names of fields that become attachments,
-            whatever they hold.
+        takes_maps: whether ``list_inputs`` takes the keyword ``maps``, names of fields that become attachments even
+            if their values are of a type that it leaves out.
     """
 
     list_inputs: Callable[..., Listing]

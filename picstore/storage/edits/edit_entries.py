@@ -59,7 +59,7 @@ def own_edits_folder(root: WritableLocation) -> WritableLocation:
 
 
 def write_npy_file(root: WritableLocation, npy_file: NpyFile, raw: bytes) -> None:
-    """Write a .npy file unless a file of its name and size exists, which then has the same bytes."""
+    """Write a .npy file unless a file of its name, a hash of the bytes, and of its size exists already."""
     own_edits_folder(root)
     target = root / npy_file.file
     if not target.is_file() or target.size() != npy_file.bytes:

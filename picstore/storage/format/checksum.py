@@ -50,7 +50,7 @@ def _place(data: Buffer | U8) -> tuple[int, int]:
 
 
 _short, _without_lock = _load()
-# Number of bytes from which the GIL is released. For fewer bytes, releasing it costs more than other threads gain.
+# Smallest number of bytes for which the GIL is released; for fewer, releasing it costs more than other threads gain.
 _LONG = 1 << 19
 _BITS = np.arange(32, dtype=np.uint32)
 
@@ -92,7 +92,7 @@ def combine_runs(crcs: U32, lengths: I64, starts: I64) -> U32:
 
 
 def _apply(operators: U32, crcs: U32) -> U32:
-    """Apply a linear map to each of n CRCs; ``operators``, uint32 (n, 32), holds each map's images of the 32 bits."""
+    """Apply to each of n CRCs its own linear map, given in ``operators``, uint32 (n, 32), by its values for 32 bits."""
     product: U32 = np.bitwise_xor.reduce((crcs[:, None] >> _BITS & 1) * operators, axis=1)
     return product
 

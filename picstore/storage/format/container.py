@@ -155,7 +155,10 @@ class Container:
         return records if self.records is None else np.searchsorted(self.records, records)
 
     def extract(self, records: I64, *, attachments: bool) -> Container:
-        """Copy sound records, given by ascending record numbers, to new memory; only ``index`` keeps stored offsets."""
+        """Copy sound records, given by ascending record numbers, to a container in new memory.
+
+        ``held`` and ``attached`` of the copy have offsets in its buffer, but ``index`` keeps the stored offsets.
+        """
         index = self.index[records]
         held, attached = self.held[records], self.attached[records]
         if not attachments:

@@ -161,7 +161,7 @@ class Location(Root):
         """Yield (relative path with slashes, size in bytes) of all files below this folder, in any order."""
 
     def is_odd(self, name: str) -> bool:
-        """Return whether the store's client rejects the name of a file below this folder, so that it is unreadable."""
+        """Return whether the store's client rejects a name of a file below this folder and so cannot read the file."""
         return False
 
     def link_to(self, target: WritableLocation) -> bool:

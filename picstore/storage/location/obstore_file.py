@@ -196,7 +196,7 @@ class RemoteFile(Location):
         return int(self._meta()["size"])
 
     def pin(self) -> tuple[Self, int]:
-        """Return this file, pinned to its version, and its size; reading it later raises Changed after a change."""
+        """Return this file, pinned to its present version, and its size; reading another version raises Changed."""
         meta = self._meta()
         return replace(self, expected=_version_of(meta)), int(meta["size"])
 

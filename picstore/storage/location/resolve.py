@@ -108,8 +108,8 @@ def read_at(where: Where, offset: int, size: int, *, file: str, allocate: Alloca
 def map_concurrently(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """Yield the function's result for each item, in order; if calls wait, run 16 at a time, and hold up to 64 results.
 
-    Calls run one by one until they prove slow, because threads slow down fast calls: a file footer takes 0.3 instead of
-    0.1 ms.
+    Calls run one by one until they prove slow, because threads slow down fast calls: with threads, reading a file's
+    footer takes 0.3 ms instead of 0.1 ms.
     """
     waiting = iter(items)
     taken = 0.0
