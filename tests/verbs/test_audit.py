@@ -284,7 +284,7 @@ def test_damaged_states_are_wrong_usage(roots: list[Path], wrong: dict[str, Any]
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_audit_of_workers_counts_what_was_delivered(roots: list[Path], tmp_path: Path, workers: int) -> None:
     """A StatefulDataLoader of torchdata keeps a state of each worker, in the epoch before or after its end."""
-    from torchdata.stateful_dataloader import StatefulDataLoader
+    from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 
     for steps in (3, 10, 13):
         loader = picstore.Loader(roots[0], batch_size=4, **PLAIN)
