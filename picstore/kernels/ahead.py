@@ -47,7 +47,7 @@ class Compiled:
 def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Compiled:
     """Compile the kernels that the cache lacks, with a notice on stderr; of several processes, one compiles for all.
 
-    If there is no folder for the cache, this process compiles the kernels for itself.
+    If there is no folder for the cache, each process compiles the kernels for itself.
 
     Args:
         kernels: dispatchers of :func:`picstore.kernels.jit.kernel`.
@@ -71,7 +71,7 @@ _calls = 0
 
 
 def is_compiling() -> bool:
-    """Return whether a thread of this process is compiling kernels, which takes some seconds, once on a machine."""
+    """Return whether a thread of this process is compiling kernels, which takes some seconds once on each machine."""
     return _calls > 0
 
 
@@ -89,8 +89,8 @@ def _noted() -> Iterator[None]:
 def _locked(folder: Path | None) -> Iterator[None]:
     """Hold a lock in the cache's folder, if the folder's file system supports locks.
 
-    The lock only saves work, because ranks of a training start at the same time. If its holder hangs, perhaps on
-    another machine, other processes continue without it.
+    The lock only saves work if the ranks of a training start at the same time. If its holder hangs, perhaps on another
+    machine, other processes continue without it.
     """
     with contextlib.ExitStack() as stack:
         if folder is not None:

@@ -74,7 +74,7 @@ def _set_triangle(values, center, support, begin, end):
 
 @device_function
 def _set_values(values, center, support, begin, end, interpolation, antialias):
-    """Do as ``_set_triangle`` for another filter; without antialiasing, border pixels also count for pixels beyond."""
+    """Do as ``_set_triangle`` for another filter; without antialiasing, border pixels also get the values beyond."""
     a = SHARP_CUBIC if antialias else PLAIN_CUBIC
     first, last = begin, end
     if not antialias:
@@ -116,8 +116,9 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
         length: number of pixels of the output.
 
     Returns:
-        For each output pixel: the first source pixel; the number of source pixels; their weights; and ``ONE`` less the
-        sum of the weights, the weight outside of the image; it is ``ONE`` if the center is outside of the clip.
+        Four arrays. For each output pixel: the first source pixel; the number of source pixels; their weights; and
+        ``ONE`` minus the sum of the weights, which is the weight of the fill, and ``ONE`` if the center is outside of
+        the clip.
     """
     scale = math.floor(size / length * GRID + 0.5) / GRID
     support = _support(size, length, interpolation, antialias)

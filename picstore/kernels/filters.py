@@ -19,12 +19,12 @@ from typing import Any
 
 NEAREST, BOX, BILINEAR, BICUBIC, LANCZOS = range(5)
 HALF_WIDTHS = (0.5, 0.5, 1.0, 2.0, 3.0)  # half-widths of the filters in pixels, by code
-# Positions on the source are multiples of 1 / GRID pixels, so that sums below 2**16 pixels are exact: a pixel does not
-# depend on how much of its image is decoded, nor on the origin of positions.
+# Positions on the source are multiples of 1 / GRID pixels, so that sums below 2**16 pixels are exact, and an output
+# pixel depends neither on how much of its image is decoded nor on the origin of positions.
 GRID = 2.0**36
 # A position at most this many pixels before the border of a pixel or of a clip counts as on the border.
 TIE = 2.0**-20
-# Greatest coordinate in pixels, on any device; it bounds every loop, and keeps positions far from integer overflow.
+# Maximum coordinate in pixels, on any device; it bounds every loop, and keeps positions far from integer overflow.
 MAX_COORDINATE = 1 << 24
 # Parameter ``a`` of Keys' cubic filter: with antialiasing, and without.
 SHARP_CUBIC, PLAIN_CUBIC = -0.5, -0.75

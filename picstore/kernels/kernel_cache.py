@@ -31,7 +31,7 @@ from picstore.kernels.numba_names import CALLS, LINKING, available, find
 
 SUFFIX = ".kernel"
 _HEADER = b"picstore kernel 1\n"
-# Greatest size in bytes of a kernel's file; the largest kernel takes 200 KB.
+# Maximum size in bytes of a kernel's file; the largest kernel takes 200 KB.
 _MAX_BYTES = 1 << 26
 # Number of a kernel's files to keep besides the newest, because several machines or versions may share a folder.
 _KEPT = 8

@@ -99,7 +99,7 @@ def resample(
 
 @device_function
 def _source_range(first, count):
-    """Return the first and last + 1 source pixel with any weight, and the most weights of an output pixel; 0 for none.
+    """Return the range (first, last + 1) of source pixels with a weight, and an output pixel's maximum count of them.
 
     Change the elements of ``first`` in place, so that they count from the first of these source pixels.
     """

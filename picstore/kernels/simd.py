@@ -144,7 +144,7 @@ class Vector:
         return [a.widened(32) * first + b.widened(32) * second for a, b in parts]
 
     def packed(self, other: Vector) -> Vector:
-        """Clamp two vectors of 256 bits to half the element width: 64 bits of each, by turns, make up 128 bits."""
+        """Clamp the elements of two 256-bit vectors to half the width; each 128 result bits have 64 bits of both."""
         count, bits = self.value.type.count, self.value.type.element.width
         if _X86:
             return self._instruction({32: "packssdw", 16: "packsswb"}[bits], other, bits // 2)

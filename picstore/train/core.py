@@ -147,7 +147,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         return f"{type(self).__name__}({', '.join(shown)}{'' if gap is None else f', {_GAP}={gap}'})"
 
     def _arguments(self) -> dict[str, Any]:
-        """Return the arguments, with transforms of other libraries as picstore's, so that the repr can be pasted."""
+        """Return the arguments, with other libraries' transforms translated to picstore's, so that the repr is code."""
         given = super()._arguments()
         transform, options = given["transform"], given.get("options", given)
         if transform and not isinstance(transform, (Views, Buckets, Sequences, Progressive)):
@@ -171,7 +171,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def prefetch_factor(self) -> NoReturn:
-        """Raise UsageError: a Trainer that resumes reads this to remake the loader as a DataLoader, which fails."""
+        """Raise UsageError, because a resuming Trainer reads this to rebuild the loader as a DataLoader, and fails."""
         raise UsageError(
             "a loader cannot be made again as a DataLoader that skips batches; if a Trainer resumes, give it the "
             "loader as train_dataset with data_collator=picstore.Batch.as_inputs and per_device_train_batch_size=1, or "
@@ -210,7 +210,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         return self._iterate(worker, self._cursor.start_iteration(worker) if worker.count else None)
 
     def __getitem__(self, index: Any) -> NoReturn:
-        """Raise UsageError, because a loader has no items; the message names the class that has."""
+        """Raise UsageError, because a loader has no items; the message names alternatives."""
         raise UsageError(
             f"a {type(self).__name__} has no item {index!r}; iterate it, take make_batch(epoch, step) for one batch, "
             "picstore.MapDataset for single images, or picstore.Dataset for records"

@@ -47,7 +47,7 @@ def random_bits(key, counter):
 
 @device_function
 def _random_words(key, first, uniform, angle, choice):
-    """Draw a word of random bits for each element of ``choice``, and split it into ``uniform``, angle and choice."""
+    """Draw a random word for each element of ``choice``; split its bits into ``uniform``, ``angle`` and ``choice``."""
     for j in range(choice.size):
         z = random_bits(key, first + j)
         uniform[j] = (_f32(_i32(z >> _S33)) + _HALF) * _SCALE

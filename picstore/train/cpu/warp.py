@@ -64,7 +64,7 @@ def _narrow(start, step, low, high, first, last):
 
 @inlined
 def _interpolated(top, bottom, bits, weights):
-    """Interpolate a channel: bits ``bits`` and ``bits`` - 24 of ``top`` and ``bottom``, words of two pixels."""
+    """Interpolate a channel, at bits ``bits`` and ``bits`` - 24 of ``top`` and ``bottom``, words of two pixels each."""
     left, right, low = _u64(bits), _u64(bits - 24), _u32(0xFF)
     total = (
         weights[0] * (_u32(top >> left) & low)
@@ -365,6 +365,6 @@ def _place(at, low, high, origin, found):
     before, weight = steps >> _STEP_BITS, (steps & (_STEPS - 1)) / _STEPS
     found[0] = _u64(math.floor(at + TIE) - origin)
     found[1] = _u64(max(before, low) - origin)
-    # A neighbor without weight is not looked at.
+    # The second pixel is not read if its weight is 0.
     found[2] = _u64(min(before + (1 if weight > 0 else 0), high - 1) - origin)
     return weight

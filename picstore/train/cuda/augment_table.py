@@ -70,7 +70,7 @@ class ColorPhases:
 
 
 def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalized: Bools) -> None:
-    """Clip erased boxes to their images; truncate the levels of their fill to integers in images not ``normalized``."""
+    """Clip erased boxes to their images; truncate their levels to integers in steps that are not ``normalized``."""
     erases = (opcode == opcodes.ERASE) | (opcode == opcodes.ERASE_RANDOM)
     if not erases.any():
         return

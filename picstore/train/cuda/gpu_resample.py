@@ -187,7 +187,7 @@ def _unpacked(weights, k):
 
 @device_function
 def _cubic_taps(position, a):
-    """Return the index of the first of four pixels along an axis, and a word of their 16-bit weights, together 1."""
+    """Return the index of the first of four pixels along an axis, and a word of their 16-bit weights, with sum 1."""
     near = tl.floor(position - 0.5)
     away = position - 0.5 - near
     first, second, last = _whole(cubic(1.0 + away, a)), _whole(cubic(away, a)), _whole(cubic(2.0 - away, a))

@@ -53,13 +53,13 @@ class Drawn(Protocol):
     """Samples that an order draws in a range of steps, on all ranks together."""
 
     def samples(self, first: int, stop: int) -> Iterator[Table]:
-        """Yield the samples of the steps from ``first`` to ``stop`` - 1 in parts, sorted by step, rank and slot."""
+        """Yield the samples of steps ``first`` to ``stop`` - 1 in parts of dtype DRAWN, by step, rank and slot."""
 
     def counts(self, first: int, stop: int) -> list[I64]:
-        """Return, for each source, how often these steps draw each live record: int64 (records,)."""
+        """Return, for each source, how often steps ``first`` to ``stop`` - 1 draw each record: int64 (records,)."""
 
     def find(self, source: int, positions: I64, first: int, stop: int) -> Table:
-        """Return the samples of these steps that draw a source's live records ``positions``, by step, rank and slot."""
+        """Return the samples of steps ``first`` to ``stop`` - 1 that draw a source's live records ``positions``."""
 
 
 def drawn_samples(order: DatasetOrder | BucketOrder | MuxOrder, sources: Sequence[LiveRecords]) -> Drawn:
@@ -170,7 +170,7 @@ class _SteppedSamples:
             begin, end = low // source.records, -(-high // source.records)
             epochs: Sequence[int] = range(begin, end)
             if source.weights is None and source.taken == source.records and len(epochs) > 2:
-                # A whole epoch has each record once, so that only the first and the last one are looked at.
+                # A whole epoch draws each record once, so only the first and the last epoch are computed.
                 total += len(epochs) - 2
                 epochs = [begin, end - 1]
             for epoch in epochs:

@@ -73,7 +73,7 @@ class BatchForm(ABC):
         return [range(k, min(k + size, count)) for k in range(0, count, size)]
 
     def _views(self, output: OutputSpec) -> int:
-        """Return how many images each record counts as in the size of a task."""
+        """Return as how many images each record counts when tasks are sized."""
         return output.view_count
 
 

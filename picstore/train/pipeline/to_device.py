@@ -36,7 +36,7 @@ from picstore.train.pipeline.own_threads import ThreadPool, close_at_exit
 logger = logging.getLogger("picstore")
 
 STREAMS = 2  # Number of CUDA streams: 2, because the kernels of one batch do not fill a GPU.
-_STARTED = 2  # A batch starts at once, without waiting for more, if fewer started batches are not taken.
+_STARTED = 2  # If fewer started batches are not taken, batches start without waiting for more.
 
 
 def most_ahead(make: BatchMaker) -> int:

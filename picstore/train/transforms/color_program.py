@@ -125,7 +125,7 @@ class ColorTransform(Value, ABC):
 
     @abstractmethod
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Draw a program for images of ``sizes``, int64 (n, 2), width first; use as many numbers for each image."""
+        """Draw a program for images of ``sizes``, int64 (n, 2), width first; each image uses equally many numbers."""
 
     def check(self, *, normalized: bool) -> None:
         """Raise UsageError if the transform cannot work on grey levels or, if ``normalized``, on normalized values."""

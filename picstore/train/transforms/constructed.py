@@ -69,7 +69,7 @@ class Value(Constructed):
 
 
 def _noting(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a constructor so that the object keeps its arguments; if it calls a base's constructor, those are not kept.
+    """Wrap a constructor so that the object keeps the arguments of the outermost constructor that is called.
 
     If the constructor of a :class:`Value` fails because of an argument's value or type, raise UsageError.
     """

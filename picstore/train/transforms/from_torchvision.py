@@ -27,7 +27,7 @@ _NEEDLESS = {"Identity", "ToImage", "PILToTensor", "ToPureTensor", "RGB", "Clamp
 _CONVERSIONS = {"ToTensor", "ToDtype", "ConvertImageDtype", "ToPILImage"}
 # For each conversion of timm's evaluation transforms, the conversion of torchvision that does the same.
 _OF_TIMM = {"MaybeToTensor": "ToTensor", "MaybePILToTensor": "PILToTensor", "ToNumpy": "PILToTensor"}
-# What to write instead of transforms that only timm has: those of its evaluation with other values of crop_mode.
+# What to write instead of the transforms that only timm has, for evaluation with other values of crop_mode.
 _EVALUATION_OF_TIMM = dict.fromkeys(
     ("ResizeKeepRatio", "CenterCropOrPad"),
     "picstore.recipes.evaluation(size) for timm's create_transform(is_training=False)",
