@@ -106,7 +106,7 @@ def _locked(folder: Path | None) -> Iterator[None]:
 
 
 def _wait_for_lock(descriptor: int) -> None:
-    """Lock an open file; after _LOCK_SECONDS, print a message and go on without the lock."""
+    """Lock an open file; after _LOCK_SECONDS, print a message and continue without the lock."""
     deadline = time.monotonic() + _LOCK_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(BlockingIOError):

@@ -144,7 +144,10 @@ class Vector:
         return [a.widened(32) * first + b.widened(32) * second for a, b in parts]
 
     def packed(self, other: Vector) -> Vector:
-        """Clamp the elements of two 256-bit vectors to half the width; each 128 result bits have 64 bits of both."""
+        """Clamp the elements of two 256-bit vectors to half their width, and join them in one vector.
+
+        Each 128 bits of the result hold 64 bits of this vector, then 64 bits of the other.
+        """
         count, bits = self.value.type.count, self.value.type.element.width
         if _X86:
             return self._instruction({32: "packssdw", 16: "packsswb"}[bits], other, bits // 2)

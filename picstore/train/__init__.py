@@ -4,6 +4,6 @@ from importlib.util import find_spec
 
 from picstore.errors import missing_extra
 
-# Check here, so that an import of any part of this package names the missing library.
+# Check for torch here, so that importing any part of this package raises an error that names the missing library.
 if find_spec("torch") is None:
     raise missing_extra("the loader needs PyTorch and torchvision", "torch")

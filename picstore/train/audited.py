@@ -106,7 +106,7 @@ class Audit:
         return np.concatenate([np.zeros(0, _SAMPLE), *self.parts(first, stop)])
 
     def find(self, ids: npt.ArrayLike, *, source: int = 0, first: int = 0, stop: int | None = None) -> Table:
-        """Return the samples that drew a record of ``ids``, as :meth:`samples` does; unknown ids are ignored."""
+        """Return the samples of the records ``ids``, in the form of :meth:`samples`; unknown ids are ignored."""
         positions = self.positions(integers(ids, "ids"), source=source)
         some = np.unique(positions[positions >= 0])
         return self._with_ids(self._drawn.find(source, some, *self._bounds(first, stop)))

@@ -238,7 +238,7 @@ class Batch:
         return Batch(images, labels, ids, self.targets, columns, weight)
 
 
-# Register the classes, so that functions of torch's pytree can map over the tensors of batches and of views.
+# Register the classes with torch's pytree, whose functions can then map over the tensors of batches and of views.
 register_dataclass(Batch, serialized_type_name="picstore.Batch")
 register_pytree_node(
     ViewImages,

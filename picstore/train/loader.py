@@ -80,8 +80,8 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         batch_size: number of this rank's images in a batch, or of records with ``Views``. Omit it only if the transform
             has ``tokens``, or with ``global_batch_size``.
         global_batch_size: number of images in the batches of all ranks, instead of ``batch_size``. The ranks' shares
-            differ by at most one, so that a run keeps its global batches when 8 ranks become 7. Multiply a rank's loss
-            by :attr:`picstore.Batch.weight` then.
+            differ by at most one, so a training keeps its global batches if 8 ranks become 7. Multiply each rank's loss
+            by :attr:`picstore.Batch.weight` in this case.
         transform: geometric transforms, then color transforms, each composed into one pass; then ``MixUp``, ``CutMix``
             and any callables, which take the images of the batch on its device, with torch's generators seeded for that
             batch. Or ``Views``, ``Buckets`` of several sizes, ``Sequences`` of several lengths, or ``Progressive``
@@ -266,9 +266,9 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         return format_facts("Loader", facts)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration begin ``epoch``, or go on in its middle if a state of ``epoch`` was just loaded.
+        """Make the next iteration begin ``epoch``, or continue in its middle if a state of ``epoch`` was just loaded.
 
-        An iterator that is in use goes on, and ``position`` with it.
+        An iterator that is in use continues, and ``position`` follows it.
         """
         self._cursor.set_epoch(epoch)
 

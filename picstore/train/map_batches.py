@@ -127,7 +127,7 @@ def make_map_job(
     reducing_gap: float | None,
     batch_size: int,
 ) -> MapJob:
-    """Return the job of calling ``function`` with a dataset's batches; raise UsageError for impossible arguments."""
+    """Return the job of calling ``function`` with a dataset's batches; raise UsageError if an argument is wrong."""
     if isinstance(transform, Views):
         raise UsageError("map takes a list of transforms, not Views; make the views of an image in the function")
     size = checked_integer(batch_size, "batch_size", 1)

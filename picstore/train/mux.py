@@ -51,7 +51,7 @@ class DataMux(BatchLoader[MuxOrder]):
     """Endless mix of datasets: each batch has exactly the configured number of records of each dataset, shuffled.
 
     A dataset that is exhausted begins a new epoch of its own. Use a mux either by batches (iterate; an iteration after
-    a ``break`` goes on with the next batch) or by samples (``peek`` and ``read``).
+    a ``break`` continues with the next batch) or by samples (``peek`` and ``read``).
 
     Args:
         config: file in PicPoc's format or in TOML, see ``picstore/train/mux_config.py``; options given here have
@@ -70,7 +70,7 @@ class DataMux(BatchLoader[MuxOrder]):
         classes: meaning of labels if the datasets have different classes: ``"join"`` gives all classes of one name the
             same label, ``"offset"`` numbers each dataset's classes after those of the previous one, ``"same"`` keeps
             labels as they are. None keeps them too, with a warning if a label has several names. Labels of boxes stay.
-        epoch_batches: number of batches after which an iteration ends; the next iteration goes on from there.
+        epoch_batches: number of batches after which an iteration ends; the next iteration continues from there.
         seed, device, threads, budget, targets, dtype: as for :class:`picstore.Loader`.
         memory_format, decoder, isolate, processes, engine, workers, collate: as for :class:`picstore.Loader`.
         rank, world_size: as for :class:`picstore.Loader`.

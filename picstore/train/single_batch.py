@@ -73,7 +73,7 @@ def make_images(
     output: OutputSpec,
     blocks: BufferPool,
 ) -> SingleBatch:
-    """Make the images and targets of a batch from its records; return them, with damage of slots without an image."""
+    """Make the images and targets of a batch from its records; return both, and the damage of slots without images."""
     params = make_params(request, records.ids, records.image_sizes, sources=sources, extras=records.extras)
     filler = ImageFiller(records, params, output, blocks)
     problems = {**records.problems, **filler.fill(range(len(records)))}

@@ -53,7 +53,7 @@ class BatchRecords:
     source: I64  # (n,), index of the dataset of each slot
     extras: list[bytes]  # JSON for targets; empty without targets
     attachments: list[dict[str, bytes | memoryview | StoredMap]]  # image files and maps for targets, by name
-    points: I64  # (n, 2), entry points as ``describe_tiles`` takes them
+    points: I64  # (n, 2), entry points, in the form that ``describe_tiles`` takes
     damage: list[Damage]  # damage of records that were replaced by sound records of their containers
     problems: dict[int, Damage]  # by slot, why the slot has no image
     weight: float = 1.0  # see ``Batch.weight``
@@ -339,6 +339,6 @@ def describe_damage(container: Container, record: int, file: str) -> Damage:
 
 
 def has_sound_entry(container: Container, record: int) -> bool:
-    """Return whether a record's index entry passes its CRC, so that its id is right even if the image is damaged."""
+    """Return whether a record's index entry passes its CRC; if so, its id is right even if the image is damaged."""
     entry = container.index[record]
     return bool(masked(crc32c(entry.tobytes()[:-4])) == entry["entry_crc"])

@@ -38,7 +38,7 @@ def map_images(function: Callable[[Any], T], images: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordFiles:
-    """Files and offsets of the n records of a batch; ``files[slot]`` is both for a slot."""
+    """Files and offsets of the n records of a batch; ``files[slot]`` is the pair (file, offset) of a slot."""
 
     names: list[str]
     number: I64  # (n,), index in ``names`` of each record's file; −1 for none

@@ -106,15 +106,15 @@ def make_mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int
 
 
 def make_map(name: str, asked: Sequence[str], stored: StoredMap, geometry: Geometry, slot: int) -> dict[str, Array]:
-    """Return a map of one image in each form that is asked for, by the target's name.
+    """Return an image's map in each requested form, by the name of the target.
 
     Args:
         name: name of the attachment, such as ``map:depth``.
-        asked: ``name``: values of the stored dtype; ``name:scaled``: values times the scale as float32, NaN where there
-            is none; ``name:valid``: bool, whether the map has a value there.
+        asked: requested forms: ``name`` for the values in their stored dtype; ``name:scaled`` for values times the
+            scale, float32, NaN for pixels without a value; ``name:valid`` for whether each pixel has a value, bool.
 
     Returns:
-        (channels, H, W), and bool (1, H, W) for ``name:valid``. Outside of the image is the map's fill.
+        (channels, H, W), and bool (1, H, W) for ``name:valid``. Pixels outside of the image have the map's fill.
 
     Raises:
         ImageError: the map is damaged, or has another form than the dataset states, or another size than its image.

@@ -71,7 +71,8 @@ def _turn_hue(chunk, turns):
         r, g, b = red[i], green[i], blue[i]
         v = max(max(r, g), b)
         d = v - min(min(r, g), b)
-        # ``across`` is the difference of the lesser channels; ``base`` is 0, 2 or 4 if red, green or blue is greatest.
+        # ``across`` is the difference of the two lower channels; ``base`` is 0, 2 or 4 if red, green or blue is
+        # highest.
         across = r - g
         base = _FOUR
         across = b - r if v == g else across

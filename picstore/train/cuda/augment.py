@@ -66,7 +66,7 @@ def augment(
     Args:
         images: n images, uint8 (3, h, w), or (1, h, w) for grey, on one device, with contiguous rows; each covers at
             least its ``geometry.reach``. Memory allocated on another stream must stay unchanged until the current
-            stream has reached the launch.
+            stream has run the kernels.
         origins: int (n, 2), left and top of the decoded pixels, in source pixels.
         geometry, program: geometry and color program of the n images.
         dtype, channels_last: dtype (uint8, float16, bfloat16 or float32) and layout of the outputs.

@@ -92,7 +92,7 @@ class EpochCursor:
         self._offset, self.loads = None, self.loads + 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration begin with ``epoch``, unless it is due to go on in the middle of ``epoch``.
+        """Make the next iteration begin with ``epoch``, unless it would continue in the middle of ``epoch``.
 
         Raise UsageError unless ``epoch`` is an integer from 0 to 2**42.
         """

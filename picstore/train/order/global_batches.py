@@ -21,7 +21,7 @@ from picstore.train.order.rank_shares import RankShares, check_rank, divide_samp
 
 
 def least_of_last(size: int) -> int:
-    """Return the least number of samples in an incomplete last batch, if whole batches have ``size`` samples."""
+    """Return the minimum number of samples in an incomplete last batch, if whole batches have ``size`` samples."""
     return size // 2
 
 

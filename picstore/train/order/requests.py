@@ -156,7 +156,7 @@ class Order(Protocol):
 
     @property
     def lanes_read(self) -> int:
-        """Number of lanes that this rank reads at a time, of all sources together."""
+        """Number of lanes that this rank reads at a time, summed over all sources."""
 
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0

@@ -14,7 +14,7 @@ from itertools import islice
 
 from picstore.train.order.requests import BatchRequest, Order, TrainingSource
 
-# All spans together read at most this many times the bytes that an undivided run would read.
+# The spans of a run together read at most this many times the bytes that the undivided run would read.
 MAX_READ = 1.25
 
 

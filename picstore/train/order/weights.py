@@ -22,7 +22,7 @@ from picstore.storage.dataset import Dataset
 from picstore.train.order.epoch_order import Samples
 
 _TICKS = 30  # A share of one sample is 2**30 ticks.
-# Fractional part of the golden ratio, in ticks. The number is odd, so that 2**30 epochs have different offsets.
+# Fractional part of the golden ratio, in ticks. Because the number is odd, 2**30 epochs have different offsets.
 _GOLDEN = 663_608_941
 # Maximum number of samples, and of records, which keeps sums of ticks within 63 bits.
 _MAX_SAMPLES = 1 << 31

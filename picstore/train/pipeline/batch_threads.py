@@ -132,7 +132,7 @@ class Pipeline:
         return item.result()
 
     def close(self) -> None:
-        """End all threads; do nothing in a fork, which has no threads and whose locks may be held for ever."""
+        """End all threads; do nothing in a fork, which has no threads and whose locks may be held forever."""
         if self._pid != os.getpid():
             return
         self._stop = True
@@ -146,7 +146,7 @@ class Pipeline:
         with contextlib.suppress(Empty):  # Tracebacks of queued errors would keep this object alive.
             while True:
                 self._queue.get_nowait()
-        self._queue.put(None)  # A consumer may wait in another thread.
+        self._queue.put(None)  # wakes a consumer that waits in another thread
 
     @property
     def _closed(self) -> bool:

@@ -47,7 +47,7 @@ class ProcessSequence:
         self._processes, self._span, self._spec, self._owned = processes, span, spec, owned
         self._received: list[deque[_Answer]] = [deque() for _ in processes]
         self._numbers: list[int] = []  # Number of the sequence in each process.
-        self._turn = 0  # Index of the process whose batch is next.
+        self._turn = 0  # index of the current process, which makes the next batch
         self._left: int | None = None  # Number of batches left in that process's span; None for a span without end.
         self._pid = os.getpid()
 

@@ -84,9 +84,10 @@ class PipelineRunner:
     """Runner of a loader's pipelines, one for each epoch; keeps memory and processes from epoch to epoch.
 
     Args:
-        decoder: name of a decoder; raise UsageError if the device has no such decoder.
+        decoder: name of a decoder; UsageError is raised if the device has no such decoder.
         processes: loader processes, which share threads and budget; ignored with ``remote``.
-        threads: number of decoding threads; None for one thread a core, shared among the workers of a DataLoader.
+        threads: number of decoding threads; None for one thread for each core, divided among the workers of a
+            DataLoader.
         remote: remote workers that make the batches, with ``spec.resources.threads`` threads each.
     """
 

@@ -142,7 +142,7 @@ class AheadStage:
             self._closed = True
             self._received.clear()
             self._changed.notify_all()
-        self._finished.put(None)  # A consumer may wait in another thread.
+        self._finished.put(None)  # wakes a consumer that waits in another thread
         self._pool.close()
         self._source.close()
 
@@ -241,7 +241,7 @@ class AheadStage:
         """Finish all batches that were started, even after ``close``, because the GPU may read their memory."""
         while self._finish_one():
             pass
-        self._finished.put(None)  # A consumer may ask again after an error.
+        self._finished.put(None)  # for a consumer that asks again after an error
 
     def _finish_one(self) -> bool:
         if (started := self._started.get()) is None:

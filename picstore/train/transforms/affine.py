@@ -34,7 +34,7 @@ class RandomRotation(Value):
     Args:
         degrees: minimum and maximum angle; a number d stands for (−d, d).
         interpolation: as for ``Resize``; nearest is torchvision's default.
-        expand: make the canvas as large as the rotated image needs, so that sizes of images differ.
+        expand: make the canvas as large as the rotated image needs; sizes of images then differ.
         center: (x, y) in pixels of the canvas; None stands for the canvas's center.
         fill: color outside of the image: grey level 0 to 255, or (red, green, blue).
     """

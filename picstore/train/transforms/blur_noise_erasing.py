@@ -16,7 +16,7 @@ from picstore.train.transforms.arguments import Range, checked_channels, checked
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
-# Number of boxes that RandomErasing tries, as torchvision does, before it erases nothing.
+# Number of boxes that RandomErasing tries, as torchvision does, before it gives up and erases nothing.
 _TRIES = 10
 _MAX_TAPS = 1023  # maximum kernel size, which limits the memory of a blur
 
@@ -78,7 +78,7 @@ class RandomErasing(ColorTransform):
     is erased. Uses 24 random numbers.
 
     Args:
-        p: probability.
+        p: probability that a box is erased.
         scale: minimum and maximum fraction of the image's area, 0 to 1.
         ratio: minimum and maximum height / width, above 0.
         value: a number for all channels, one number for each, or ``"random"``. Numbers are grey levels before

@@ -56,7 +56,7 @@ class PerImage(Value):
 
 @dataclass(frozen=True, slots=True)
 class SameForAll:
-    """Function that draws no random numbers, so that it can take all images of one size in one call."""
+    """Function that draws no random numbers, and can therefore take all images of one size in one call."""
 
     function: Callable[[Any], Any]
 

@@ -116,7 +116,7 @@ class ColorTransform(Value, ABC):
     Attributes:
         normalizes: whether the output is normalized values instead of grey levels.
         erases: whether the transform may also follow ``Normalize``, and work on normalized values.
-        moves_pixels: whether the transform moves pixels, so that boxes and other targets no longer fit.
+        moves_pixels: whether the transform moves pixels, after which boxes and other targets no longer fit.
     """
 
     normalizes = False
@@ -142,7 +142,7 @@ def compose_color(transforms: Sequence[ColorTransform], sizes: I64, random: Batc
 
 
 def normalizes(transforms: Sequence[ColorTransform]) -> bool:
-    """Return whether any of the transforms normalizes, so that the images become floats."""
+    """Return whether any of the transforms normalizes, which makes the images floats."""
     return any(transform.normalizes for transform in transforms)
 
 

@@ -161,7 +161,7 @@ class RandomResizedCrop(Value):
 
     @property
     def bounds(self) -> F64:
-        """float64 (4,): least fraction of the area, greatest fraction minus least, least ratio, greatest ratio."""
+        """float64 (4,): minimum fraction of the area, maximum minus minimum fraction, minimum ratio, maximum ratio."""
         return np.array([self._scale[0], self._scale[1] - self._scale[0], *self._ratio])
 
     def _draw_boxes(self, image: I64, numbers: F64) -> tuple[I64, I64]:
@@ -194,7 +194,7 @@ class RandomFlip(Value):
     Attributes:
         p: probability of the flip.
         mirrored: whether the flip mirrors left to right, and whether top to bottom.
-        only_mirrors: True, so that a later transform may repeat the border of the stored image.
+        only_mirrors: True, because a later transform may repeat the border of the stored image even after a flip.
     """
 
     only_mirrors = True

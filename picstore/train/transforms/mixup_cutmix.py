@@ -13,7 +13,7 @@ from picstore.train.transforms.arguments import checked_integer, checked_probabi
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.constructed import Value
 
-# Imported for types alone, because loader processes import this module without torch.
+# Imported only for type annotations, because loader processes import this module without torch.
 if TYPE_CHECKING:
     from torch import Tensor
 

@@ -47,7 +47,7 @@ OPERANDS = 12  # number of operands of each step
 SAMPLING = 8
 FILL = 9
 
-LEAST_SIGMA = 1e-3  # least deviation of a blur in pixels
+LEAST_SIGMA = 1e-3  # minimum standard deviation of a blur in pixels
 
 # Values of the operand SAMPLING. torchvision's interpolation blends pixels at the border with the fill. Pillow's
 # repeats the border, and an output pixel whose center lies outside of the image is fill.

@@ -56,10 +56,11 @@ class Resize(_Resizing):
         size: pixels; an int is the shorter side, and the longer side is rounded down. None fits the longer side to
             ``max_size``.
         interpolation: "nearest", "box", "bilinear", "bicubic" or "lanczos", torchvision's or Pillow's member of that
-            name, a sequence of which each image gets one, or "random" for bilinear or bicubic. If transforms of a list
-            differ, the widest filter is used. "nearest" takes the pixel under the center, as torch's "nearest-exact".
+            name, a sequence from which one is drawn for each image, or "random" for bilinear or bicubic. If the
+            transforms of a list differ, the widest filter is used. "nearest" takes the pixel under the center, like
+            torch's "nearest-exact".
         max_size: maximum length of the longer side, only with an int or None as ``size``.
-        antialias: widen the filter if it minifies; False in one transform makes the whole list plain interpolation.
+        antialias: widen the filter if it minifies; if False in one transform, no filter of the whole list is widened.
     """
 
     varies_size = False
@@ -195,7 +196,7 @@ class RandomShortestSize(_Resizing):
 
     Args:
         min_size: pixels, or a list of sizes, of which each image gets one.
-        max_size: pixels; None for no limit.
+        max_size: maximum length of the longer side in pixels; None for no limit.
         interpolation, antialias: as for ``Resize``.
     """
 
