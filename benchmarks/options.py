@@ -58,6 +58,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
         "resized": "benchmarks.large.resized:resized",
         "gaps": "benchmarks.large.resized:gaps",
     },
+    "map": {"overhead": "benchmarks.mapping:overhead"},
     "maps": {"depth": "benchmarks.maps:depth"},
     "gpu": {
         "compile": "benchmarks.gpu.compiling:compiling",
