@@ -92,7 +92,7 @@ def load_verb(verb: str) -> Callable[..., Any]:
 
 
 def _functions(verb: str) -> list[Callable[..., Any]]:
-    """Return the functions whose parameters a verb's command has, the function that it calls first."""
+    """Return the functions whose parameters a verb's command has; the first is the function that the command calls."""
     own = getattr(command_functions, verb, None)
     if own is None:
         return [load_verb(verb)]

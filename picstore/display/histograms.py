@@ -63,13 +63,13 @@ class Binned:
     empty: Histogram
 
     def spread(self, marks: Bools) -> Binned:
-        """Return bins of ``len(marks)`` records: the i-th marked record has bin ``numbers[i]``, others have none."""
+        """Return bins of ``len(marks)`` records: the i-th marked record has bin ``numbers[i]``, unmarked ones none."""
         numbers = np.full(len(marks), -1, self.numbers.dtype)
         numbers[marks] = self.numbers
         return replace(self, numbers=numbers)
 
     def count(self, positions: Array | None = None, whole: Histogram | None = None) -> Histogram:
-        """Count the records at ``positions``, by default all; the totals are those of ``whole``, which counts all."""
+        """Count the records at ``positions``, by default all; take totals from ``whole``, the histogram of all."""
         chosen = self.numbers if positions is None else self.numbers[positions]
         size = int(self.shown.max(initial=-1)) + 1
         counts = np.bincount(chosen[chosen >= 0], minlength=size)[self.shown]

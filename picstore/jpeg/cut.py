@@ -54,7 +54,7 @@ class TiledJpegs:
         """Describe streams; ``segments`` holds, by stream, the lengths of restart segments in bytes, without markers.
 
         Raises:
-            UsageError: there are not as many tilings as streams.
+            UsageError: the numbers of tilings and of streams differ.
         """
         if np.shape(tilings) != (len(jpegs), 6):
             raise UsageError(f"{len(jpegs)} streams need tilings of shape ({len(jpegs)}, 6), not {np.shape(tilings)}")
@@ -98,8 +98,8 @@ def cut_batch(tiled: TiledJpegs, boxes: I64, *, out: U8 | None = None) -> CutJpe
             default.
 
     Raises:
-        UsageError: there are not as many boxes as streams, a box is empty or not within its image, or ``out`` is too
-            short.
+        UsageError: the numbers of boxes and of streams differ, a box is empty or not within its image, or ``out`` is
+            too short.
     """
     boxes = np.ascontiguousarray(boxes, np.int64)
     if boxes.shape != (len(tiled.sizes), 4):

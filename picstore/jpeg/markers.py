@@ -89,7 +89,7 @@ def iterate_marker_segments(jpeg: bytes | memoryview) -> Iterator[MarkerSegment]
 
     Raises:
         ImageError: the bytes are not a JPEG, or its headers are cut off or are not a chain of segments.
-        UsageError: ``jpeg`` is something else than bytes.
+        UsageError: ``jpeg`` is not bytes.
     """
     if not isinstance(jpeg, (bytes, bytearray, memoryview, np.ndarray)):
         raise UsageError(f"{reprlib.repr(jpeg)} is not the bytes of a JPEG; give a file's as pathlib.Path.read_bytes()")

@@ -20,8 +20,8 @@ class JoinedNames:
     def add(self, names: Sequence[str]) -> tuple[int, ...]:
         """Add the new names of a list; return the index of each name of the list among the joined names.
 
-        If one of the two lists begins with the other, indices stay, and names may repeat. Otherwise names are looked
-        up, and a name of the list that occurs twice in either list raises UsageError.
+        If one of the two lists begins with the other, all indices stay the same, and names may repeat. Otherwise names
+        are looked up, and a name of the added list that occurs twice in either list raises UsageError.
         """
         common = min(len(names), len(self.names))
         if self.names[:common] == list(names[:common]):

@@ -464,7 +464,7 @@ class Dataset(Sequence[Record]):
         return self._ids_end
 
     def column_files(self) -> tuple[Edits, FileBytes]:
-        """Return the edits with which a copy of this dataset or selection keeps its columns, and new files by name."""
+        """Return the edits that give a copy of this dataset or selection its columns, and their new files by name."""
         return self._edits.all_columns() if self._selected is None else self._edits.columns_of(self.ids)
 
     def save(self) -> Dataset:
@@ -503,7 +503,7 @@ class Dataset(Sequence[Record]):
         return latest
 
     def _counts_to_save(self, root: Location) -> RecordCounts | None:
-        """Return the counts by label: the saved version's if no label has changed, else new; None if not readable."""
+        """Return the record counts by label, those saved if no label has changed; None if an index is unreadable."""
         counts = counts_of_same_labels(root, self.manifest, self._origin)
         if counts is None:
             with contextlib.suppress(NotADataset, Damage):

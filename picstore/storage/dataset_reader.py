@@ -293,7 +293,7 @@ class ContainerReader:
         return read_only(self._facts)
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value per stored record, (records,), from its FACTS; keep the FACTS only if there is a cache."""
+        """Compute a value for each stored record, (records,), from its FACTS; keep the FACTS only with a cache."""
         if self._facts is None and self.cache is None:
             return self._collect(compute, np.dtype(dtype))
         return compute(self.facts())

@@ -31,7 +31,7 @@ class RecordShift:
 
     Attributes:
         first_id: number added to ids.
-        labels: new labels, by stored label 0, 1, …; empty if labels stay.
+        labels: new labels, by stored label 0, 1, …; empty if labels do not change.
         ids_end: exclusive upper bound of the stored ids, so that ids of datasets differ; None for no bound.
     """
 
@@ -71,7 +71,7 @@ class RecordShift:
         container.index = container.held = index
 
     def map_labels(self, labels: I64) -> I64:
-        """Map stored labels to labels in the joined dataset; labels without a class, such as −1, stay."""
+        """Map stored labels to labels in the joined dataset; keep labels without a class, such as −1."""
         if not self.labels:
             return labels
         named = (labels >= 0) & (labels < len(self.labels))

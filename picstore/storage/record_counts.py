@@ -104,7 +104,7 @@ def count_records(
 
 
 def counts_name(manifest: Manifest) -> str:
-    """Return the name of the file with the counts of a dataset's version, which has a file of its own."""
+    """Return the name of the file with a version's record counts; each version of a dataset has its own file."""
     return COUNTS if manifest.edits is None else f"{EDITS}/{manifest.uuid}.counts"
 
 

@@ -190,7 +190,7 @@ class RecordTable:
 def _texts_to_arrow(column: Column, ends: I64, ids: I64) -> Any:
     """Return a column's strings by id as a large_string array; raise Corrupt if a string is not UTF-8.
 
-    No Python strings are created, so that a million captions take 0.2 s instead of 1.3 s.
+    No Python strings are created, which reduces the time for a million captions from 1.3 s to 0.2 s.
     """
     import pyarrow as pa
 

@@ -86,7 +86,7 @@ def start_fork_server(settings: EncodeSettings) -> None:
 
 
 def refuse_destination(out: Where, source: Where, *, resume: bool, shard: Shard | None = None) -> None:
-    """Raise the error of a destination that cannot take a new dataset, before kernels are compiled or inputs listed.
+    """Raise an error if a destination cannot take a new dataset; call this before kernels compile or inputs are listed.
 
     Errors are those of :func:`picstore.prepare.convert.resumable_job.begin_job`, which looks again when the job begins.
     """

@@ -53,9 +53,10 @@ def _kernels_of_convert() -> list[Any]:
 
 
 def compile_on_first_use() -> None:
-    """Compile what converting and training need, if this machine has not compiled all that any conversion needs.
+    """Compile the kernels for converting and training, if this machine lacks compiled kernels for every conversion.
 
-    The fork server of a conversion calls this first, so that one run compiles in parallel what the Loader will need.
+    The fork server of a conversion calls this first, so that the kernels that the Loader will need are compiled in the
+    same run, in parallel. Nothing is compiled if torch is not installed.
     """
     import importlib.util
 

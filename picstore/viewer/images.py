@@ -77,7 +77,7 @@ _loading = threading.Lock()
 
 
 def load_kernels() -> None:
-    """Compile or load what pictures and recipes need, once; requests that come meanwhile wait."""
+    """Compile or load, once, the kernels that pictures and recipes need; other requests that call this wait."""
     with _loading:
         _load_kernels()
 

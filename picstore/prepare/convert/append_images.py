@@ -85,7 +85,7 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
 
 
 def _describe_append(job: Job, rows: int) -> dict[str, Any]:
-    """Return the content of an append's job file: its settings, and the dataset's state when the append begins."""
+    """Return the content of an append's job file: the append's settings, and the dataset's state when it begins."""
     dataset = Dataset(job.root)
     return resumable_job.new_job(
         verb="append",
@@ -175,7 +175,7 @@ def _last_lines(job: Job) -> list[ledger.LedgerLine]:
 def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...], Sequence[Input]]:
     """Join the classes of a dataset and a source; return the joined names, and the inputs with labels that index them.
 
-    Raise UsageError if attachments or classes do not fit together.
+    Raise UsageError if the source's attachments or classes do not fit those of the dataset.
     """
     if unknown := set(listing.attachments) - set(manifest.attachments):
         raise UsageError(

@@ -77,7 +77,7 @@ def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> d
 
 
 def _attach(one: Input, files: Mapping[str, str], fields: set[str]) -> Input:
-    """Return an input with attachments ``map:NAME``: its own ones whose names are in ``fields``, and ``files``."""
+    """Return an input whose maps are attachments ``map:NAME``: attachments in ``fields``, renamed, and ``files``."""
     named = [(PREFIX + name if name in fields else name, each) for name, each in one.attachments]
     beside = [(PREFIX + name, Input(posixpath.basename(path), -1, path)) for name, path in files.items()]
     return replace(one, attachments=(*named, *beside)) if named or beside else one

@@ -271,7 +271,7 @@ def run_each(
     workers: int | Engine,
     on_progress: ProgressCallback = _IGNORE_PROGRESS,
 ) -> Iterator[tuple[T, R]]:
-    """Yield (task, result) as tasks end. Run a task whose process died again; raise PicstoreError if it dies twice."""
+    """Yield (task, result) as tasks end. Run a task again if its process dies; raise PicstoreError if it dies twice."""
     pending = deque(tasks)
     for attempt in (1, 2):
         died: list[T] = []

@@ -140,7 +140,7 @@ def _free_path(wish: _Wish, folder: str, hidden: dict[str, str], used: UsedNames
 
 
 def _hidden_path(path: str, attachment: str) -> str:
-    """Return the path of an attachment, a hidden file beside its image, whose path without ``.jpg`` is ``path``."""
+    """Return the path of an attachment's hidden file beside the image, given the image's path without ``.jpg``."""
     folder, _, stem = path.partition("/")
     return f"{folder}/.{stem}.{attachment}.bin"
 

@@ -190,8 +190,8 @@ def _without_exif(image: Image.Image) -> Image.Image:
 def _is_misread_by_pillow(data: bytes) -> bool:
     """Return whether a file is a JPEG 2000 that Pillow misreads; raise ImageError if ImageMagick misreads it too.
 
-    In pictures of two to four components Pillow rounds samples of more than 8 bits up to 256, so that white becomes
-    black. Pillow shifts samples of fewer bits, so that white becomes grey.
+    In pictures of two to four components, Pillow rounds the largest samples of more than 8 bits up to 256, which turns
+    white into black. Pillow shifts samples of fewer bits, which turns white into grey.
     """
     siz = _SIZ.search(data) if data.startswith(_JP2) else None
     if siz is None:

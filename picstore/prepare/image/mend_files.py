@@ -144,7 +144,7 @@ def _bare_jpeg(data: bytes) -> Bare:
 
 
 def _decides_about_pixels(marker: int, body: bytes) -> bool:
-    """Return whether libjpeg or the conversion of CMYK needs a marker segment, so that it must be kept."""
+    """Return whether a marker segment must be kept, because libjpeg or the conversion of CMYK needs it."""
     if marker == APP0:
         return body.startswith(b"JFIF\0") and len(body) >= 14
     if marker == APP14:

@@ -129,7 +129,7 @@ def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
         Pillow converts the layout exactly.
 
     Raises:
-        ImageError: the layout is not among those that tests prove, the file is damaged, or it has more than
+        ImageError: no test proves that this layout is read exactly, the file is damaged, or it has more than
             ``max_pixels``.
     """
     tags = read_tags(data)
@@ -153,7 +153,7 @@ def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
 def read_samples(data: bytes, *, max_pixels: int) -> _Samples:
     """Read a TIFF's samples, (height, width, samples), as they are stored, neither reduced nor rotated.
 
-    Raise ImageError if the layout is not among those that tests prove, if the image is rotated, or if the samples are
+    Raise ImageError if no test proves that this layout is read exactly, if the image is rotated, or if the samples are
     not grey with 0 as black, RGB or palette indices.
     """
     tags = read_tags(data)

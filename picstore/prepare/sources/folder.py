@@ -139,7 +139,7 @@ class _Walk:
         return False
 
     def files_below(self, path: str, prefix: str, label: int, parents: set[tuple[int, int]]) -> Iterator[Input]:
-        """Yield the files below ``path`` by name; follow links, except to ``parents``, the folders above."""
+        """Yield the files below ``path``, sorted by name; follow links, except to ``parents``, the folders above."""
         try:
             own = os.stat(path)  # noqa: PTH116
             with os.scandir(path) as found:

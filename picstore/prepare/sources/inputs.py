@@ -129,7 +129,7 @@ class Listing:
 
 
 def relabel_input(source: Input, labels: Sequence[int]) -> Input:
-    """Return an input with ``labels[k]`` in place of label and box label k; labels beyond ``labels`` stay."""
+    """Return an input with ``labels[k]`` in place of label and box label k, except k without an item."""
     extra = source.extra
     if source.targets and b'"box_labels"' in extra:
         fields = json.loads(extra)

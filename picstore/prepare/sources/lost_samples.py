@@ -68,7 +68,7 @@ def end_at_damage(
 
 
 def _of_version(sample: T, version: str) -> T:
-    """Return a sample that states the version of its file; so do its attachments from the same file."""
+    """Return a sample with the version of its file, which its attachments from the same file get too."""
     attachments = sample.attachments
     if attachments:
         attachments = tuple(

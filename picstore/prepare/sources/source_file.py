@@ -134,7 +134,7 @@ def printable(name: str) -> str:
 
 
 def visible_entries(folder: Location) -> list[Entry]:
-    """Return a folder's entries except hidden ones, by name; raise NotADataset or UsageError if it is not a folder."""
+    """Return a folder's visible entries, sorted by name; raise NotADataset or UsageError if it is not a folder."""
     return [entry for entry in folder.entries() if not entry.name.startswith(".")]
 
 

@@ -81,7 +81,7 @@ class _Layout:
 
 
 def list_voc(folder: Location, *, split: str | None = None) -> Listing:
-    """List the images by name, with label −1 and the objects of their annotations in the extra (docs/sources.md).
+    """List the images sorted by name, with label −1 and the objects of their annotations in the extra.
 
     Classes are the sorted names of all objects. The devkit counts pixels from 1 and states a box's first and last
     pixel, so an ``xmin`` of 1 is the image's left edge. If any box begins below 1, or Label Studio wrote a file, pixels

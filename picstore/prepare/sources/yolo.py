@@ -67,7 +67,7 @@ class _Pair:
 
 
 def list_yolo(folder: Location, *, split: str | None = None) -> Listing:
-    """List the images by name, with label −1 and the objects of their label files in the extra (docs/sources.md).
+    """List the images sorted by name, with label −1 and the objects of their label files in the extra.
 
     Class names come from ``data.yaml``, ``obj.names`` or ``classes.txt``; without such a file, classes have only
     numbers.

@@ -176,8 +176,8 @@ def find_nearest(queries: U64, hashes: U64, distance: int) -> tuple[I64, I64]:
 def find_leaders(hashes: U64, distance: int) -> tuple[I64, I64]:
     """Group hashes around leaders: a hash without an earlier leader within the distance is a leader itself.
 
-    Every other hash belongs to the nearest earlier leader, so that it lies within the distance of its leader; chains of
-    near pairs would not guarantee this. Equal hashes have the same leader.
+    Every other hash belongs to the nearest earlier leader. Therefore each hash lies within the distance of its leader,
+    which chains of near pairs would not guarantee. Equal hashes have the same leader.
 
     Returns:
         The index of each hash's leader, its own for a leader, and the distance to the leader, both int64 (hashes,).

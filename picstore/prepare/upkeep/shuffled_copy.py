@@ -145,7 +145,7 @@ def shuffle(
 
 
 def _copy_ledger(dataset: Dataset, root: WritableLocation) -> None:
-    """Copy or link the conversion's ledger, whose ids stay valid; of joined datasets, copy no ledger."""
+    """Copy or link the conversion's ledger, whose ids stay valid; copy nothing if the source is several datasets."""
     if not isinstance(dataset.path, JoinedFolders) and (ledger := dataset.path / LEDGER).is_file():
         ledger.copy_to(root / LEDGER)
 

@@ -73,7 +73,7 @@ class LiveRecords:
         return numbers + np.searchsorted(self.before, numbers, side="right")
 
     def find(self, numbers: I64) -> tuple[I64, I64]:
-        """Return, for the live records at ``numbers``, their containers, and their record numbers in the containers."""
+        """Return, for each position among the live records, the record's container, and its record number there."""
         stored = self.to_stored(numbers)
         containers: I64 = np.searchsorted(self.starts, stored, side="right") - 1
         return containers, stored - self.starts[containers]

@@ -179,7 +179,9 @@ def count_entry_points(jpeg: Buffer, info: ImageInfo) -> int:
 
 
 def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
-    """Return segment-table entries for an image's entry points, at which decoding may begin; from ``info`` if known.
+    """Return segment-table entries for an image's entry points, at which decoding may begin.
+
+    The entries are taken from ``info`` if it has the right ones, else computed from the JPEG.
 
     Returns:
         uint16: the number of MCUs from one entry point to the next; then for each entry point the number of bits since

@@ -154,7 +154,7 @@ class Location(Root):
 
     @abstractmethod
     def entries(self) -> list[Entry]:
-        """List the folder's direct entries by name; raise UsageError if this is a file, NotADataset if missing."""
+        """List the folder's entries, sorted by name; raise UsageError if this is a file, NotADataset if missing."""
 
     @abstractmethod
     def files(self) -> Iterator[tuple[str, int]]:
@@ -206,7 +206,7 @@ class WritableLocation(Location):
 
     @abstractmethod
     def remove(self, *, keep: Collection[str] = ()) -> None:
-        """Remove the file, or the folder with its content; with ``keep``, the entries it names and the folder stay."""
+        """Remove the file, or the folder with its content; with ``keep``, keep the folder and these entries."""
 
     @abstractmethod
     def sweep(self) -> None:

@@ -211,7 +211,7 @@ class Folder(WritableLocation):
 
     def sweep(self) -> None:
         for path in (*self.path.glob(f"*{PARTIAL}"), *self.path.glob(f"*/*{PARTIAL}")):
-            # Files that raise errors stay: a living process has locked or renamed them, or picstore did not write them.
+            # Keep files that raise errors: a living process has locked or renamed them, or picstore did not write them.
             with contextlib.suppress(OSError), os.fdopen(open_regular(path)[0], "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()

@@ -31,5 +31,5 @@ def has_credentials(url: str) -> bool:
 
 
 def _without_query(found: re.Match[str]) -> str:
-    """Return ``?…`` in place of a URL's query, whose parameters may grant access; question marks alone stay."""
+    """Return ``?…`` in place of a URL's query, whose parameters may grant access; keep a ``?`` without parameters."""
     return "?…" if "=" in found[0] else found[0]
