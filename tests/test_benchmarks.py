@@ -68,7 +68,7 @@ def test_a_section_of_a_page_is_replaced_between_its_markers(tmp_path: Path) -> 
 def test_help_lists_the_suites() -> None:
     command = [sys.executable, "-m", "benchmarks", "--help"]
     text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "{kernels,loaders,convert,runtime,large,gpu,torture}" in text
+    assert "{kernels,loaders,convert,runtime,large,map,maps,gpu,torture}" in text
 
 
 def test_the_gate_fails_a_job_whose_median_round_takes_5_percent_longer() -> None:
