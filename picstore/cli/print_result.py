@@ -228,7 +228,8 @@ def _audit(result: results.AuditResult) -> Iterator[str]:
     asked = "" if (result.first, result.stop) == (0, result.steps) else f" in steps {result.first} to {result.stop - 1}"
     for each in result.datasets:
         times = f"{each.least} to {each.most} times" if each.least < each.most else f"{each.least} times"
-        yield f"{each.dataset}: {each.records:,} images, drawn {times} each{asked}, {each.unseen:,} of them never"
+        images = counted(each.records, "image")
+        yield f"{each.dataset}: {images}, drawn {times} each{asked}, {each.unseen:,} of them never"
     for row in result.rows[:_MOST_DUPLICATES]:
         steps = row.get("steps", [])
         shown = ", ".join(
@@ -237,7 +238,7 @@ def _audit(result: results.AuditResult) -> Iterator[str]:
         few = ", ".join(map(str, steps[:_MOST_DUPLICATES])) + (", …" if len(steps) > _MOST_DUPLICATES else "")
         yield f"  {shown}" + (f", at steps {few}" if few else "")
     if result.csv is not None:
-        yield f"{result.count:,} rows in {result.csv}"
+        yield f"{counted(result.count, 'row')} in {result.csv}"
     elif (more := result.count - _MOST_DUPLICATES) > 0:
         yield f"  … and {more:,} more; --csv FILE or --json has all"
     yield from result.remarks

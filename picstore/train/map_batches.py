@@ -21,7 +21,7 @@ import torch
 from picstore.arrays import I64, Array
 from picstore.cores import count_cores
 from picstore.display.progress import ProgressCallback
-from picstore.errors import Damage, NotADataset, UsageError
+from picstore.errors import Damage, NotADataset, UsageError, counted
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.columns import Values
 from picstore.storage.format.container import Container
@@ -341,8 +341,8 @@ def check_values(returned: Any, ids: I64) -> tuple[Values, Form]:
         raise UsageError(f"the function returned {name} for {batch}; {text}")
     if len(returned) != len(ids):
         raise UsageError(
-            f"the function returned {len(returned):,} values for the {len(ids):,} images of {batch}; return one value "
-            "for each image, in the order of batch.ids"
+            f"the function returned {len(returned):,} values for the {counted(len(ids), 'image')} of {batch}; return "
+            "one value for each image, in the order of batch.ids"
         )
     if isinstance(returned, np.ndarray):
         array = _as_stored(returned, int(ids[0]))

@@ -18,7 +18,7 @@ import numpy as np
 
 from picstore.arrays import I64
 from picstore.display.progress import Progress, begin_stage, progress_callback
-from picstore.errors import Conflict, TooManyFailures, Unfinished, UsageError
+from picstore.errors import Conflict, TooManyFailures, Unfinished, UsageError, counted
 from picstore.prepare.engine.worker_processes import Engine, LocalEngine, run_each
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.checksum import crc32c
@@ -223,9 +223,9 @@ def _check_failures(failures: Sequence[Failure], limit: float, root: Location, f
         return
     reason, count = Counter(failure.reason for failure in failures).most_common(1)[0]
     raise TooManyFailures(
-        f"{len(failures):,} images of {root} have no value so far, more than max_errors allows, {count:,} of them for "
-        f"this reason: {reason}; no column is written, and what is done is kept in {folder} for resume=True with a "
-        "larger max_errors"
+        f"{counted(len(failures), 'image')} of {root} have no value so far, more than max_errors allows, {count:,} of "
+        f"them for this reason: {reason}; no column is written, and what is done is kept in {folder} for resume=True "
+        "with a larger max_errors"
     )
 
 

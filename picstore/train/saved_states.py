@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.storage.location.text_files import text_of_file
 
 _MAX_JSON = 1 << 28  # maximum size of a JSON file in bytes
@@ -63,7 +63,7 @@ def read_states(path: Path) -> list[Found]:
         raise UsageError(f"{path}: there is no loader's state in it; save loader.state_dict() in your checkpoint")
     files = [each for each in (*path.iterdir(), *path.glob("*/*")) if each.suffix in _ENDINGS and each.is_file()]
     if len(files) > _MAX_FILES:
-        raise UsageError(f"{path} has {len(files):,} files that may hold a state; give the one that does")
+        raise UsageError(f"{path} has {counted(len(files), 'file')} that may hold a state; give the one that does")
     found, looked, unread = [], [], []
     for file in sorted(files):
         name = str(file.relative_to(path))
@@ -122,7 +122,9 @@ def join_workers(states: list[Found]) -> tuple[list[Found], str]:
         found.append((place, state))
         count = _workers(state)
         if len({str(each.get("worker")) for _, each in group}) < count:
-            remark = f"states of some of {count} workers are missing: the last {count - 1} steps may not be done"
+            remark = (
+                f"states of some of {counted(count, 'worker')} are missing: the last {count - 1} steps may not be done"
+            )
     return found, remark
 
 

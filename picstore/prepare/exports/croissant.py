@@ -195,8 +195,8 @@ def _document(dataset: Dataset, name: str, files: list[dict[str, Any]], fields: 
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.1",
         "name": name,
-        "description": f"{len(dataset):,} images"
-        + (f" of {len(dataset.classes):,} classes." if dataset.classes else "."),
+        "description": counted(len(dataset), "image")
+        + (f" of {counted(len(dataset.classes), 'class')}." if dataset.classes else "."),
         "identifier": f"urn:uuid:{manifest.uuid}",
         "prov:wasDerivedFrom": {"@type": "prov:Entity", "prov:label": str(origin.get("source", "unknown"))},
         "prov:wasGeneratedBy": {
