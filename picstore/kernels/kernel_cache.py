@@ -68,8 +68,9 @@ class KernelCache:
             return None
         path, payload = found
         try:
-            # Add the symbols to which machine code may refer. numba's own cache would also register all that numba can
-            # compile, which only compiling needs; that takes 70 of the 135 ms to a process's first kernel.
+            # Add the symbols to which machine code may refer. numba's own cache would also register everything that
+            # numba can compile, which only compilation needs, and which takes 70 of the 135 ms before a process's first
+            # kernel runs.
             find("numba.core.runtime.rtsys").initialize(context)
             content = pickle.loads(payload)  # noqa: S301 - of a trusted owner, see ``read_trusted``
             return find("numba.core.compiler.CompileResult")._rebuild(context, *content)

@@ -38,7 +38,7 @@ from picstore.train.transforms.views import Views
 if TYPE_CHECKING:
     from picstore.train.single_batch import SingleBatch
 
-# A loader has one process by default for each four cores, and at most eight. On the only GPU host that was measured,
+# By default, a loader has one process for every four cores, and at most eight. On the only GPU host that was measured,
 # with 16 cores, four processes were fastest (docs/benchmarks.md); more than eight were never tried.
 CORES_OF_A_PROCESS, MOST_PROCESSES = 4, 8
 _GAP = "reducing_gap"  # Field of a loader's state, present if the option is set.
@@ -312,7 +312,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         self._cursor.load(*position)
 
     def _iterate(self, worker: Worker, position: tuple[int, int] | None) -> Iterator[Batch]:
-        """Yield batches from ``position`` on; None begins an iteration at the first request for a batch."""
+        """Yield batches from ``position`` on; if None, the iteration begins when its first batch is requested."""
         yield from self._batches(*(position or self._cursor.start_iteration(worker)), worker)
 
     def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:

@@ -128,9 +128,9 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         isolate: make batches in a separate process and hand them over in shared memory, so that the process's threads
             and the training loop do not wait for each other. False makes batches with threads of this process.
         processes: number of processes that make the batches in turn, because Python's lock limits one process. By
-            default one for each four threads, and for each four cores that a rank has, at least one and at most eight.
-            Processes share ``threads`` and ``budget``, whose default grows with the number of processes, and read up to
-            1.25 times the bytes. The batches are the same.
+            default one for every four threads, or for every four cores of the rank if these are fewer; at least one and
+            at most eight. Processes share ``threads`` and ``budget``, whose default grows with the number of processes,
+            and read up to 1.25 times the bytes. The batches are the same.
         engine: ``"local"``; or ``"ray"`` for workers on the Ray cluster that this process is connected to, that
             ``RAY_ADDRESS`` names, or that is started on this machine. The batches are the same.
         workers: with ``engine="ray"``, number of actors of this rank, each of ``threads`` CPUs, 1 by default; if None,

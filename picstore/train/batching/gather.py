@@ -88,7 +88,7 @@ class BatchRecords:
 
     @property
     def foreign(self) -> Bools:
-        """Whether each slot's stream is a file of any format that is not an upright JPEG: bool (n,)."""
+        """Whether each slot's stream is not an upright JPEG but a file of any other kind: bool (n,)."""
         foreign: Bools = (self.entries["flags"] & FOREIGN) != 0
         return foreign
 

@@ -51,7 +51,7 @@ class RecordFiles:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLayout:
-    """Layout in one block of a batch's arrays for picstore's GPU decoder, given numbers of bytes, images and parts."""
+    """Layout of a batch's arrays in one block for picstore's GPU decoder, given numbers of bytes, images and parts."""
 
     data: int
     images: int

@@ -168,7 +168,7 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
 
 @device_function
 def _open_image(stages, stream, box, factor, workspace, rect):
-    """Open the part of an image that ``box`` needs, or the whole image; fill ``rect`` and return like ``open_box``."""
+    """Open the tiles that ``box`` needs, or the whole image if necessary; fill ``rect``, return like ``open_box``."""
     addresses, sizes, layout, size, top = stream
     if box[0] > 0 or box[1] > 0 or box[2] < size[0] or box[3] < size[1]:
         part = box - top * (np.arange(4) % 2)

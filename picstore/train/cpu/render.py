@@ -103,7 +103,7 @@ def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill:
 def rows_of_map(geometry: Geometry, slot: int) -> tuple[int, int]:
     """Return the range (first, last + 1) of a map's rows that the output of an image shows or interpolates."""
     height = int(geometry.source_size[slot, 1])
-    if geometry.border[slot] != CONSTANT:  # A mirrored row may be any row.
+    if geometry.border[slot] != CONSTANT:  # A mirrored border may show any row.
         return 0, height
     across, down, start = geometry.grid_matrix[slot, 1]
     width, rows = geometry.size[slot].tolist()

@@ -94,8 +94,8 @@ class BucketCounts:
         """Find each bucket's samples before sample ``sample`` of the epoch, at least those from index ``firsts`` on.
 
         Returns:
-            The samples' ascending indices in the epoch, without a gap in any bucket, although a bucket's samples may
-            begin before index ``firsts`` of the bucket; and each bucket's number of samples before the returned ones.
+            Ascending indices of the samples in the epoch, without a gap within any bucket; a bucket's samples may begin
+            before its index ``firsts``. And each bucket's number of samples before the returned samples.
         """
         begins, seen = np.full(len(firsts), sample), self.before(sample)
         found, span = [np.zeros(0, dtype=np.int64)], _SPAN

@@ -87,7 +87,7 @@ class ContainerOrder:
         return int(self._part_ends[-1])
 
     def locate(self, index: I64) -> tuple[I64, I64]:
-        """Return each record's container, given indices among all containers' records, and the container's first."""
+        """Return, for each index among all records, the record's container and the container's first index."""
         self._sort(np.searchsorted(self._part_ends, index, side="right"))
         turn = np.searchsorted(self._ends, index, side="right")
         container = self._sorted[turn]

@@ -74,7 +74,7 @@ class MuxSchedule:
 
     @cached_property
     def _taken(self) -> list[tuple[int, ...]]:
-        """For each step of the schedule, the number of samples that each source has given before."""
+        """For each step of the schedule, the number of samples that each source has given before the step."""
         taken = [(0,) * len(self.counts[0])]
         for counts, step, following in zip(self.counts, self.steps, self.steps[1:], strict=False):
             taken.append(tuple(t + (following - step) * c for t, c in zip(taken[-1], counts, strict=True)))

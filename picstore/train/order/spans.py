@@ -91,7 +91,7 @@ class DealtSpans:
 
 
 def steps_of_span(span: Span, sources: Sequence[TrainingSource]) -> tuple[int, float]:
-    """Return the least length of a span that keeps reads within ``MAX_READ``, in steps, and a step's stored bytes."""
+    """Return the minimum number of steps of a span whose reads stay within ``MAX_READ``, and a step's stored bytes."""
     request = next(iter(span(sources)))
     lanes = span.order.lanes_read / len(sources)
     opened = taken = 0.0

@@ -260,7 +260,7 @@ class _Garbage:
         os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
-        """Set the initial state, also in a fork, in which neither this thread nor other threads' collections go on."""
+        """Set the initial state, also in a fork, where the closing thread and other threads' collections are gone."""
         self._collecting: set[int] = set()  # ids of the threads in which a collection runs
         self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()  # Its ``put`` is reentrant.
         self._lock = threading.Lock()

@@ -205,7 +205,7 @@ class Prefetcher:
             handed_over = self._read_some(calls)
 
     def _take_waiting(self, handed_over: bool) -> list[tuple[ContainerKey, Future[ReadResult]]]:
-        """Wait for containers to read; return this reader's next share of the containers, which is empty at the end."""
+        """Wait for containers to read; return this reader's next share of them, or none if the reader is to end."""
         with self._lock:
             if handed_over:
                 self._handing_over -= 1

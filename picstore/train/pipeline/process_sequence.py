@@ -48,7 +48,7 @@ class ProcessSequence:
         self._received: list[deque[_Answer]] = [deque() for _ in processes]
         self._numbers: list[int] = []  # Number of the sequence in each process.
         self._turn = 0  # index of the current process, which makes the next batch
-        self._left: int | None = None  # Number of batches left in that process's span; None for a span without end.
+        self._left: int | None = None  # number of batches left in that process's span; None if the span has no end
         self._pid = os.getpid()
 
     def receive(self) -> HostBatch | None:

@@ -137,7 +137,7 @@ class RemoteWorkers:
             self._drop((idle or self.members)[-1])
 
     def wait(self, seconds: float) -> list[WorkerHandle]:
-        """Wait up to ``seconds``; return the first worker that answers, if any. If 0, return all that have answered.
+        """Wait up to ``seconds``; return the first worker that answers, if any. For 0 seconds, return all with answers.
 
         Raise PicstoreError if there has been no worker for too long.
         """
@@ -155,7 +155,8 @@ class RemoteWorkers:
     def answer(self, worker: WorkerHandle) -> Any:
         """Return the answer of a worker to its oldest call, or None if the worker is lost.
 
-        Raise PicstoreError if the call has failed, or if MAX_ATTEMPTS workers in turn were lost with the same batch.
+        Raise PicstoreError if the call has failed, or if MAX_ATTEMPTS workers were lost one after another while making
+        the same batch.
         """
         try:
             return self.ray.get(worker.awaited)

@@ -296,7 +296,7 @@ class PipelineRunner:
         self._workers = None
 
     def drop_begun(self) -> None:
-        """End the batches that are kept for the next iteration."""
+        """Stop making the batches that were started for the next iteration."""
         if self._begun is not None:
             self._begun[2].close()
             self._begun = None

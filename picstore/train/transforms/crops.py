@@ -76,7 +76,7 @@ class RandomCrop(Value):
     """Crop (height, width), or a square, at a random position. Uses 2 random numbers: x, y.
 
     Args:
-        size: pixels.
+        size: (height, width) in pixels; an int is both.
         padding: pixels added on each side before the crop, see ``Pad``.
         pad_if_needed: pad both sides of an image smaller than ``size``; otherwise such an image raises UsageError.
         fill, padding_mode: see ``Pad``.
@@ -127,7 +127,7 @@ class RandomResizedCrop(Value):
     random numbers: ten areas, ten ratios, x, y; and one more if an interpolation is drawn.
 
     Args:
-        size: pixels.
+        size: (height, width) in pixels; an int is both.
         scale: minimum and maximum fraction of the image's area, above 0.
         ratio: minimum and maximum width / height, above 0.
         interpolation, antialias: as for ``Resize``.

@@ -180,7 +180,7 @@ class Steps:
         return _levels(value, f"{name}: {parameter}", whole=parameter == "fill")
 
     def _choice(self, transform: Any, choice: str) -> Any:
-        """Translate a transform that torchvision's class ``choice`` holds; several become a RandomApply with p=1."""
+        """Translate a transform inside torchvision's ``choice``; if it becomes several, join them in a RandomApply."""
         inner = Steps(_unit=self._unit, _normalized=self._normalized)
         inner.read(transform)
         if inner.dtype is not None or not inner.steps:

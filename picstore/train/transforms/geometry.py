@@ -137,7 +137,7 @@ class Geometry:
 
     @cached_property
     def upright(self) -> Bools:
-        """Bool (n,): whether rows of source pixels stay horizontal, so that ``box`` and ``flip`` describe ``frame``."""
+        """Bool (n,): whether rows of source pixels stay horizontal; if so, ``box`` and ``flip`` describe ``frame``."""
         upright: Bools = (self.frame[:, 0, 1] == 0) & (self.frame[:, 1, 0] == 0)
         return upright
 
@@ -210,7 +210,7 @@ class Geometry:
 
     @cached_property
     def window(self) -> I64:
-        """int64 (n, 4): ``reach``; with a repeated border, positions that the filter uses, in or out of the image."""
+        """int64 (n, 4): ``reach``; if the border is repeated, positions that the filter uses, even beyond the image."""
         window: I64 = np.where((self.border != CONSTANT)[:, None], self._window, self.reach)
         return window
 
@@ -337,7 +337,7 @@ class Geometry:
 
     @cached_property
     def _holds_clip(self) -> Bools:
-        """Bool (n,): whether the canvas is upright and holds the clip, so that no pixel of the image lies beyond."""
+        """Bool (n,): whether the canvas is upright and holds the clip, so no pixel of the image lies beyond it."""
         low, high = self.box[:, :2], self.box[:, :2] + self.box[:, 2:]
         inside = (self.clip[:, :2] >= low - _TOLERANCE) & (self.clip[:, 2:] <= high + _TOLERANCE)
         holds: Bools = self.upright & inside.all(axis=1)

@@ -80,8 +80,8 @@ class _Mix(BatchTransform):
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
         """Mix each image with the previous image; return the images, and the actual weight of an image itself.
 
-        ``weight`` is the drawn weight of an image itself; the result is greater if CutMix's box is clipped. ``x`` and
-        ``y`` are uniform random numbers.
+        ``weight`` is the drawn weight of an image in its mix; the returned weight is greater if CutMix's box is
+        clipped. ``x`` and ``y`` are uniform random numbers.
         """
 
     def _soft_labels(self, labels: Tensor) -> Tensor:

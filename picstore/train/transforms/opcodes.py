@@ -57,7 +57,8 @@ PILLOW_BILINEAR = 2
 PILLOW_BICUBIC = 3
 NO_FILL = -1.0
 
-# Second operands of MIX, which adds up results of chains by weight; each chain begins with the image at MIX_FIRST.
+# Second operands of MIX, which adds up results of chains by weight; each chain begins with the image as it was at
+# MIX_FIRST.
 MIX_FIRST = 0  # begin the sum with the image
 MIX_NEXT = 1  # add a chain's result, and begin another chain
 MIX_LAST = 2  # add a chain's result, and continue with the sum

@@ -96,7 +96,7 @@ class ResizeToCover(_Resizing):
     Uses no random numbers, or one if an interpolation is drawn.
 
     Args:
-        size: pixels.
+        size: (height, width) in pixels; an int is both.
         interpolation, antialias: as for ``Resize``.
     """
 
@@ -120,7 +120,7 @@ class ResizeToSequence(_Resizing):
     Both sides become multiples of the patch. Uses no random numbers, or one if an interpolation is drawn.
 
     Args:
-        patch_size: pixels.
+        patch_size: side of a patch in pixels.
         max_seq_len: maximum number of patches of an image.
         max_ratio: maximum factor by which an image is enlarged; None for no limit.
         interpolation, antialias: as for ``Resize``.
@@ -195,7 +195,7 @@ class RandomShortestSize(_Resizing):
     Uses 1 random number, or 2 if an interpolation is drawn. As in torchvision, rounding may shorten a side by a pixel.
 
     Args:
-        min_size: pixels, or a list of sizes, of which each image gets one.
+        min_size: shorter side in pixels, or a list from which one is drawn for each image.
         max_size: maximum length of the longer side in pixels; None for no limit.
         interpolation, antialias: as for ``Resize``.
     """
@@ -229,7 +229,7 @@ class RandomResize(_Resizing):
     Uses 1 random number, or 2 if an interpolation is drawn.
 
     Args:
-        min_size, max_size: pixels.
+        min_size, max_size: bounds of the shorter side in pixels; ``max_size`` is never drawn.
         interpolation, antialias: as for ``Resize``.
     """
 
