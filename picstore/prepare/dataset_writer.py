@@ -88,7 +88,7 @@ class Writer:
         self._classes = tuple(classes)
         self._requests = {PREFIX + each.name: each for each in parse_requests(maps)}
         if any(each.files for each in self._requests.values()):
-            raise UsageError(f"maps {list(maps)!r} name files; a Writer is given each map in add(attachments=…)")
+            raise UsageError(f"maps {list(maps)!r} name files; leave them out, and give each map to add(attachments=…)")
         self._specs: dict[str, MapSpec] = {}
         self._specs_lock = threading.Lock()
         self._fields = tuple(dict.fromkeys((*attachments, *self._requests)))

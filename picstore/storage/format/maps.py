@@ -79,14 +79,18 @@ class MapSpec:
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}; name one, as in dtype=float32")
         if not 1 <= self.channels <= MAX_CHANNELS:
-            raise UsageError(f"{self.channels} channels; a map has 1 to {MAX_CHANNELS}")
+            raise UsageError(f"channels is {self.channels}; give 1 to {MAX_CHANNELS}")
         if self.interpolation not in INTERPOLATIONS:
             raise UsageError(f"interpolation {self.interpolation!r} is not one of {', '.join(INTERPOLATIONS)}")
         if math.isinf(self.fill) or not math.isfinite(self.scale) or not math.isfinite(self.invalid or 0.0):
-            raise UsageError(f"scale {self.scale}, fill {self.fill} or invalid {self.invalid} is not finite")
+            raise UsageError(
+                f"scale {self.scale}, fill {self.fill} and the number of no value, {self.invalid}, must be finite"
+            )
         for name, value in (("fill", self.fill), ("invalid", self.invalid)):
             if value is not None and not _holds(np.dtype(self.dtype), value):
-                raise UsageError(f"{name} is {value:g}, which {self.dtype} cannot hold")
+                raise UsageError(
+                    f"{name} is {value:g}, which {self.dtype} cannot hold; give a number of it, or another dtype"
+                )
 
     def to_json(self) -> dict[str, Any]:
         """Return the specification's entry for the manifest."""
@@ -103,11 +107,11 @@ class MapSpec:
             del numbers["invalid"]
         texts: dict[str, Any] = {name: entry.get(name) for name in ("dtype", "unit", "interpolation")}
         if entry.keys() != {"kind", *cls.__slots__} or entry["kind"] != "map" or type(entry["channels"]) is not int:
-            raise UsageError(f"has the members {', '.join(entry)}; a map's are kind, {', '.join(cls.__slots__)}")
+            raise UsageError(f"has the members {', '.join(entry)}; they must be kind, {', '.join(cls.__slots__)}")
         if not all(type(each) in (int, float) for each in numbers.values()):
-            raise UsageError("has a text in place of a number")
+            raise UsageError(f"channels, scale, fill and the number of no value must be numbers: {numbers}")
         if not all(isinstance(each, str) for each in texts.values()):
-            raise UsageError("has a number in place of a text")
+            raise UsageError(f"dtype, unit and interpolation must be texts: {texts}")
         return cls(**texts, **numbers)
 
 
@@ -178,7 +182,7 @@ def parse_requests(texts: Any) -> list[MapRequest]:
     requests = [MapRequest.parse(text) for text in texts]
     names = [each.name for each in requests]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"map {twice[0]!r} is given twice")
+        raise UsageError(f"map {twice[0]!r} is given twice; leave one out")
     return requests
 
 
