@@ -45,7 +45,7 @@ class Compiled:
 
 
 def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Compiled:
-    """Compile the kernels that the cache lacks, with a notice on stderr; of several processes, one compiles for all.
+    """Compile the kernels that the cache lacks, with a notice on stderr; one of several processes compiles for all.
 
     If there is no folder for the cache, each process compiles the kernels for itself.
 

@@ -27,7 +27,8 @@ from picstore.train.transforms.arguments import checked_integer, is_number
 
 _MAX_RANKS = 1 << 20
 
-# Arguments of torch's DataLoader that a loader lacks, and what to do instead; their default values are accepted.
+# Arguments of torch's DataLoader that a loader lacks, and what to do instead. An argument with its default value is
+# accepted.
 _OF_DATALOADER = {
     "num_workers": "threads=N sets the number of decoding threads, one a core by default; processes=N divides them "
     "among N processes; workers=N is of engine='ray'",
@@ -137,7 +138,7 @@ def _gap(value: Any, _: str) -> float | None:
 
 
 class LoaderOptions(TypedDict, total=False):
-    """Options of :class:`picstore.DataMux`. A configuration may contain those that TOML can express.
+    """Options of :class:`picstore.DataMux`. A configuration may contain the options that TOML can express.
 
     The annotation of an option holds the function that checks its value. An option without such a function is checked
     where it is used. Plans, outputs and pipelines check how options fit together.

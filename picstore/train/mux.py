@@ -114,7 +114,7 @@ class DataMux(BatchLoader[MuxOrder]):
         )
         check_one_size([source.plan for source in sources])
         super().__init__(order, sources, options=chosen, callables=[callables], whole_epochs=False)
-        self._read = 0  # Samples taken by ``read`` from the batch at the position.
+        self._read = 0  # number of samples that ``read`` has taken from the batch at the position
         self._samples: Iterator[Sample] | None = None
         self._next: Sample | None = None
 

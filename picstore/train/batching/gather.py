@@ -39,7 +39,7 @@ class BatchRecords:
     container: I64  # (n,), index in ``containers`` of each record's container; −1 if a slot is empty
     folders: tuple[Root, ...]  # roots of the datasets, by source
     entries: Table  # ``layout.ENTRY`` (n,), index entries; zeros for an empty slot
-    held: Table  # (n,), index entries that describe only what was read
+    held: Table  # (n,), index entries of only the parts that were read
     tops: I64  # (n,), number of pixel rows above the rows that were read
     # (n, 2) each, as in ``jpeg.cut.TiledJpegs``: in ``addresses``, those of the stream and of its segments' lengths; in
     # ``sizes``, the stream's bytes and number of segments. All are 0 for an empty slot.

@@ -86,7 +86,7 @@ class OutputSpec:
 
 
 def check_one_size(plans: Sequence[TransformPlan]) -> None:
-    """Raise UsageError unless all plans make images of one size, so that their records can share batches."""
+    """Raise UsageError unless all plans make images of one size, because a batch may have images of several plans."""
     for groups in zip(*(plan.groups for plan in plans), strict=True):
         sizes = sorted({group.size or (0, 0) for group in groups})
         if len(sizes) > 1:

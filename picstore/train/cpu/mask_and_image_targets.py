@@ -79,7 +79,7 @@ def _scale(name: str, size: tuple[int, int], source: list[int]) -> int:
 
 
 def _divided(geometry: Geometry, slot: int, scale: int, source_size: tuple[int, int]) -> Geometry:
-    """Return image ``slot``'s geometry for an attachment, whose pixels are ``scale`` times as large.
+    """Return the geometry of image ``slot`` for an attachment with pixels ``scale`` times as large as the image's.
 
     Interpolation is at least bilinear, because whole pixels of the image may be fractions of the attachment's pixels.
     """

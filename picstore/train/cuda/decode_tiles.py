@@ -144,7 +144,7 @@ def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int
 
 @contextlib.contextmanager
 def _waiting_on_errors(device: torch.device) -> Iterator[None]:
-    """Make a device current within a block. After an error, wait for copies, because their source memory is reused."""
+    """Make a device current in a ``with`` block. After an error, wait for copies, whose source memory is reused."""
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         try:
             yield

@@ -28,7 +28,7 @@ def lock_pages(array: U8, device: torch.device) -> bool:
 
     Args:
         array: array of a batch, which no other thread uses. Copies to the GPU must end before the array is freed.
-        device: a GPU; or the CPU with Triton's interpreter, for which any memory will do.
+        device: a GPU; or the CPU with Triton's interpreter, which can read any memory.
 
     Returns:
         Whether the memory is page-locked. Memory that is not from ``map_memory`` is not locked, for instance a batch

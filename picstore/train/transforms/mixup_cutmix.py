@@ -78,7 +78,7 @@ class _Mix(BatchTransform):
 
     @abstractmethod
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
-        """Mix each image with the previous image; return the images, and the actual weight of an image itself.
+        """Mix each image with the previous image; return the mixes, and the weight that an image keeps in its own mix.
 
         ``weight`` is the drawn weight of an image in its mix; the returned weight is greater if CutMix's box is
         clipped. ``x`` and ``y`` are uniform random numbers.
