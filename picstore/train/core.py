@@ -262,7 +262,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
     def remaining(self) -> int:
         """Number of batches from the position to the end of the epoch, whereas ``len`` is the number in a whole epoch.
 
-        An iteration after ``load_state_dict`` has this many. Raise TypeError if epochs have no end.
+        An iteration after ``load_state_dict`` has this many batches. Raise TypeError if epochs have no end.
         """
         epoch, batch = self.position
         length = self.order.length(epoch)

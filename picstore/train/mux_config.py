@@ -43,7 +43,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-Counts: TypeAlias = "Mapping[str, int] | Sequence[int]"  # Counts of some sources by name, or of all sources.
+Counts: TypeAlias = "Mapping[str, int] | Sequence[int]"  # Counts of some sources by name, or of all in order.
 
 # For each type of an option, the type of its value in TOML.
 _TOML_TYPES = {bool: bool, int: int, float: float, str: str, Sequence[str]: list}
@@ -151,7 +151,7 @@ def _read_text(config: Path) -> str:
 
 
 def _given(triple: Any) -> MuxEntry:
-    """Return the entry for an open dataset, given with base label and count."""
+    """Return the entry for an open dataset, which is given with its base label and count."""
     if not isinstance(triple, Sequence) or len(triple) != 3 or not isinstance(triple[0], Dataset):
         raise UsageError(
             f"the mux: {reprlib.repr(triple)}; give (picstore.Dataset, base label, count) for each dataset"

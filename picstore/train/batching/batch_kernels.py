@@ -83,7 +83,7 @@ def enter_records(places, picks, records, max_pixels):
 
 @device_function
 def _find_points(entry, place, held_first, points):
-    """Set ``points`` to the address of the held segments' entry points and their spacing in MCUs, -1 if invalid."""
+    """Set ``points``: address of the held segments' entry points, and spacing of the points in MCUs, -1 if invalid."""
     table = array_at(place[1], np.int64(place[6]), np.uint16)
     count, interval, first = _u32(entry, _COUNT), _u16(entry, _INTERVAL), _u32(entry, _FIRST)
     at, sampling = first + count, min(load_byte(entry + np.uint64(_SAMPLING)), 5)

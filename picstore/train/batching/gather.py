@@ -176,8 +176,8 @@ def gather_records(
 ) -> BatchRecords:
     """Collect the records of a batch from the containers that were read; each slot is in exactly one of ``requests``.
 
-    An image with more than ``max_pixels``, or with more pixels than its stream can hold, becomes a problem. A slot with
-    a problem gets the size of the image that will replace its image.
+    An image with more than ``max_pixels``, or with more pixels than its stream can hold, is entered as a problem. A
+    slot with a problem gets the size of the image that will replace its image.
 
     Raises:
         Damage: a source has no sound record in the batch.

@@ -27,7 +27,8 @@ _ZERO, _HALF, _ONE, _TOP = (np.float32(number) for number in (0, 0.5, 1, 255))
 _SCALE = np.float32(2.0**-31)
 _TURN = np.float32(np.pi / 4 * 2.0**-30)  # angle in radians per unit of a 31-bit number
 _CENTER = np.float32(2.0**30)
-# Bit pattern of sqrt(1/2). After its subtraction, the exponent is 0 for numbers from sqrt(1/2) to sqrt(2).
+# Bit pattern of sqrt(1/2). If it is subtracted from the bits of numbers from sqrt(1/2) to sqrt(2), their exponent
+# becomes 0.
 _ROOT = np.int32(0x3F3504F3)
 _MANTISSA, _BITS = np.int32((1 << 23) - 1), np.int32(23)
 _LN2 = np.float32(np.log(2.0))

@@ -150,7 +150,7 @@ def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tu
 def _outputs(
     sizes: I64, output: OutputDtype, channels_last: bool, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor | list[torch.Tensor]]:
-    """Allocate dense memory for outputs; return it, and the outputs in it: the same tensor, or a list of images."""
+    """Allocate dense memory for outputs; return the memory, and the outputs: the same tensor, or a list of images."""
     values = 3 * sizes[:, 0] * sizes[:, 1]
     if values.min() <= 0 or values.max() >= MAX_VALUES:
         found = np.unique(sizes, axis=0).tolist()

@@ -229,8 +229,7 @@ class MuxOrder:
     def batches_and_rest(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Return the number of batches before a state, and the number of samples read of a rank's next batch.
 
-        Raise UsageError if no batch of this order begins after the state's samples, or if the partly read batch
-        differs.
+        Raise UsageError if no batch of this order begins at the state, or if the partly read batch is a different one.
         """
         taken, rest = _taken(state, len(self.records))
         batches = self.schedule.batch_after(taken)

@@ -29,7 +29,8 @@ _CHANNELS = 3
 # Largest side of an output in pixels; the sides of a baseline JPEG may be almost twice as long.
 _MAX_SIZE = 1 << 15
 _RANDOM = ("bilinear", "bicubic")  # timm's interpolation="random"
-# Value of SAMPLING by a warp's interpolation. Bicubic is Pillow's: torchvision has no bicubic sampling of tensors.
+# For each interpolation of a warp, the value of SAMPLING. Bicubic is Pillow's, because torchvision has no bicubic
+# sampling of tensors.
 _SAMPLINGS = {
     filters.NEAREST: opcodes.NEAREST,
     filters.BILINEAR: opcodes.BILINEAR,
