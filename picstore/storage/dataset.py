@@ -497,7 +497,7 @@ class Dataset(Sequence[Record]):
         Of a selection, this is the whole dataset. Raise UsageError for joined datasets; other errors: see the class.
         """
         if not isinstance(self.path, Location):
-            raise UsageError("joined datasets have no version of their own; open each of them")
+            raise UsageError(f"{self.path} are joined datasets without a version; use each dataset alone")
         manifest, latest = read_manifest(self.path), Dataset.__new__(Dataset)
         latest._open(self.path, manifest, manifest.uuid, {}, self._options)
         return latest

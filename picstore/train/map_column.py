@@ -150,7 +150,7 @@ def describe_value(value: Any) -> Any:
 def _check_column(dataset: Dataset, column: str) -> WritableLocation:
     """Return a dataset's location; raise UsageError if the dataset cannot get a column of this name."""
     if not isinstance(dataset.path, Location):
-        raise UsageError("several datasets have no column of their own; map each of them")
+        raise UsageError(f"{dataset.path} are joined datasets, which cannot get a column; give map each dataset alone")
     if not dataset.is_saved:
         raise UsageError(f"{dataset.path} has edits that are not saved, which the column would miss; save them first")
     root = locate_writable(dataset.path)

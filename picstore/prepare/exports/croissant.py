@@ -73,7 +73,7 @@ def write_dataset_croissant(dataset: Dataset, out: Where, progress: Progress | N
     """
     root, manifest = dataset.path, dataset.manifest
     if not isinstance(root, Location) or not dataset.is_saved or len(dataset) != manifest.images_left:
-        raise UsageError("Croissant describes a whole saved dataset; save the edits, or `picstore shuffle` the records")
+        raise UsageError(f"{root} is not a whole saved dataset; save the edits, or write them by `picstore shuffle`")
     target, edits = locate_writable(out), manifest.edits or Edits()
     names = [MANIFEST, edits.index, *(file_name(each.stream, each.file) for each in manifest.files)]
     names += [each.file for each in edits.npy_files]
