@@ -15,6 +15,7 @@ import mapped_functions
 import numpy as np
 import pytest
 import torch
+from engine_tasks import InlineEngine
 from grids import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from programs import Program
 import picstore
 from picstore.errors import TooManyFailures, Unfinished, UsageError
 from picstore.prepare.convert.row_division import DatasetShape
+from picstore.prepare.engine import worker_processes
 from picstore.train import map_column
 
 Make = Callable[..., Path]
@@ -54,18 +56,22 @@ def dataset(make_dataset_once: Any, tmp_path_factory: pytest.TempPathFactory) ->
     batch_size=st.integers(1, 70),
     failing=st.sets(st.integers(0, COUNT - 1), max_size=6),
     stops=st.lists(st.integers(1, 30), max_size=2),
+    engine=st.sampled_from(["threads", "processes"]),
 )
 @examples(30)
 def test_values_are_a_plain_loops_at_any_batch_size_failure_and_resume(
-    dataset: Path, batch_size: int, failing: set[int], stops: list[int]
+    dataset: Path, batch_size: int, failing: set[int], stops: list[int], engine: str
 ) -> None:
+    """The tasks of processes run in this one; a test below has processes."""
     options: dict[str, Any] = {"column": "score", "batch_size": batch_size, "max_errors": COUNT, **SIZE}
     resume = False
-    for stop in stops:
-        with contextlib.suppress(Interrupted):
-            picstore.map(dataset, Scorer(failing, stop), resume=resume, **options)
-        resume = (dataset / "mapping/score").exists()
-    result = picstore.map(dataset, Scorer(failing), resume=resume, **options)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(worker_processes, "LocalEngine", InlineEngine)
+        for stop in stops:
+            with contextlib.suppress(Interrupted):
+                picstore.map(dataset, Scorer(failing, stop), resume=resume, engine="threads", **options)
+            resume = (dataset / "mapping/score").exists()
+        result = picstore.map(dataset, Scorer(failing), resume=resume, engine=engine, **options)
     expected = {id_: value for id_, value in plain_loop(dataset).items() if id_ not in failing}
     assert column(dataset) == expected
     assert (result.images, result.values, result.failed) == (COUNT, COUNT - len(failing), len(failing))

@@ -162,6 +162,17 @@ def test_a_cluster_that_loses_workers_lists_what_one_machine_lists(
     assert list(found.inputs) == list(alone.inputs) and found.classes == alone.classes
 
 
+@pytest.mark.slow
+def test_a_column_is_on_a_cluster_what_it_is_in_this_process(
+    nodes: Any, tmp_path: Path, make_dataset: Callable[..., Path]
+) -> None:
+    path, columns = make_dataset(COUNT), []
+    for engine in ("threads", "ray"):
+        picstore.map(path, lambda batch: batch.images.float().mean((1, 2, 3)), column="mean", size=24, engine=engine)
+        columns.append(picstore.Dataset(path).table["mean"])
+    assert np.array_equal(*columns)
+
+
 def test_verify_and_dupes_find_on_a_cluster_what_they_find_on_one_machine(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
