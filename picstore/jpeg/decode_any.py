@@ -61,7 +61,7 @@ def check_stream(jpeg: bytes | memoryview | U8, *, width: int, height: int) -> N
         ImageError: the headers are damaged or have another size, they claim more pixels than the bytes can hold, or
             there are more than 100 scans, each of which may take as long as decoding the whole image.
     """
-    # This test takes 13 µs without the GIL; the tests below take 20 µs.
+    # This test comes first, because it takes 13 µs, without the GIL; the tests below take 20 µs.
     if frame_size(jpeg) == (width, height):
         return
     data = bytes(jpeg)

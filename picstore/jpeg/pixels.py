@@ -104,7 +104,7 @@ def _integers(values: Any, count: int, problem: str) -> list[int]:
 
 
 def _cut(jpeg: bytes | memoryview, header: Header, box: Box, factor: int) -> tuple[bytes | memoryview, tuple[int, int]]:
-    """Return the cut of a box, or the stream if it cannot be cut; and the position of the box in it."""
+    """Return the cut of a box, or the whole stream if it cannot be cut; and the position of the box in the result."""
     if header.restart_interval and box != (0, 0, header.width, header.height):
         left, top, width, height = box
         # Widen the box to whole pixels of the reduced image.

@@ -57,8 +57,9 @@ def find_edits(starts, blocks, intervals, edits, sizes):
     """
     sizes[:] = 0
     mcus, interval, old, every = intervals
-    # DC of each component's previous block, and the DC from which a decoder of the new stream predicts the next DC.
+    # DC of each component's previous block.
     actual = np.zeros(4, np.int64)
+    # DC from which a decoder of the new stream predicts each component's next DC.
     predictor = np.zeros(4, np.int64)
     edit = start = until_new = until_old = 0
     for mcu in range(mcus):

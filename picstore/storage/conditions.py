@@ -156,8 +156,8 @@ class Condition:
             name = node["function_name"].lower()
             if name not in _FUNCTIONS or node["catalog"]:
                 self._refuse(f"the function {name!r} is not allowed; docs/sampling.md lists the functions")
-            # DuckDB parses caption.lower() as a function of the schema "caption"; DuckDB 1's own syntax has the schema
-            # "main".
+            # DuckDB parses caption.lower() as a function of the schema "caption", which is not allowed. Functions to
+            # which DuckDB 1 translates its own syntax have the schema "main".
             if node["schema"] not in ("", "main"):
                 self._use([node["schema"]])
         elif kind == "COLUMN_REF":

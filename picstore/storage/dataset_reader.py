@@ -124,7 +124,7 @@ class ContainerReader:
         return ContainerRef(name, int(row["offset"]), stream, file, int(self._ordinals[number]))
 
     def held_bytes(self, number: int) -> int:
-        """Return the bytes of memory that a container takes once it is read; for an index, its images included."""
+        """Return the bytes of memory that a container takes once it is read, including the images of an index."""
         return int(self.rows["size"][number]) + int(self.rows["referenced"][number])
 
     def read(self, number: int, *, allocate: Allocate = fresh) -> Container:

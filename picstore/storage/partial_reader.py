@@ -37,9 +37,10 @@ MIN_MEAN = 1 << 19
 _MAX_SHARE = 0.5
 # Parts that are at most this many bytes apart are read together, which costs less than another request or seek.
 _NEAR = 1 << 16
-# Size of the first read of a container's tables, whose size is guessed: at least _FIRST_READ bytes, otherwise at most
-# _MAX_TABLES_SHARE of the container. Tables of photographs take about 1 % of the container.
+# Smallest number of bytes of the first read of a container's tables, whose size is not known before.
 _FIRST_READ = 4096
+# Largest share of a container's bytes to take for the tables in the first read, unless _FIRST_READ is larger. Tables
+# of photographs take about 1 % of the container.
 _MAX_TABLES_SHARE = 1 / 64
 # Bytes of tables to keep in memory, for about 4,000 containers; row ends computed from the tables take half as much
 # again. Tables are never evicted, because an epoch reads all tables once, so newer tables would evict each other.
@@ -54,7 +55,8 @@ class _Part:
         number: record number in the container.
         begin: offset in the container of the image or attachment.
         at, length: offset and length of the part in the buffer, in bytes.
-        header, header_at: bytes of the image's header, and its offset in the buffer before it is moved to ``at``.
+        header, header_at: number of bytes of the image's header, and the header's offset in the buffer before it is
+            moved to ``at``.
         rows: tile rows that the part holds.
         attachment: number of the attachment; None for an image.
     """

@@ -166,7 +166,7 @@ def _key(manifest: Manifest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Blob:
-    """Image or attachment of record ``number``; ``begin`` is its offset in the payload read for the container."""
+    """Image or attachment of record ``number``; ``begin`` is its offset in the payload that is read for a container."""
 
     number: int
     begin: int
@@ -174,7 +174,7 @@ class _Blob:
 
     @property
     def end(self) -> int:
-        """Offset in that payload of the byte after the last."""
+        """Offset in the payload at which the image or attachment ends."""
         return self.begin + self.reference.length
 
 
@@ -230,7 +230,7 @@ def open_references(stored: Container, root: ReferencesRoot, *, limit: int) -> C
 def _resolve(
     stored: Container, root: ReferencesRoot, limit: int, wanted: Bools | None = None
 ) -> tuple[Container, list[_Blob]]:
-    """Parse a container's references; return it with offsets in a payload of the bytes they refer to, and the blobs."""
+    """Parse a container's references; return the container with offsets in the payload to be read, and the blobs."""
     found = replace(stored, good=stored.good.copy(), damage=list(stored.damage), causes=dict(stored.causes))
     starts = np.column_stack((stored.index["offset"], stored.attached["offset"])).astype(np.int64)
     lengths = np.column_stack((stored.index["length"], stored.attached["length"])).astype(np.int64)
@@ -261,7 +261,7 @@ def _resolve(
 
 
 def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tuple[str, int]]:
-    """Return a function that maps an offset in the payload to the file, and the offset in it, of the byte's source."""
+    """Return a function from an offset in the payload to the file, and offset in it, from which the byte was read."""
     begins = [blob.begin for blob in blobs]
 
     def origin(offset: int) -> tuple[str, int]:

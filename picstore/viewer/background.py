@@ -55,7 +55,7 @@ class Background(Generic[R]):
             return self._report
 
     def begin(self, report: R, work: Callable[[], dict[str, Any]]) -> None:
-        """Run ``work`` in a thread; its result is fields of the final report. Raise UsageError if work is running."""
+        """Run ``work`` in a thread; its result holds fields of the final report. Raise UsageError if it is running."""
         with self._lock:
             if self._report.state == RUNNING:
                 raise UsageError(f"a {self._name} runs already; wait for its end, or use Cancel before another one")

@@ -124,7 +124,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
 
 @device_function
 def has_tiling(frame, tiling):
-    """Return whether headers match a tiling, except in the height: some rows of an image have the image's headers."""
+    """Return whether headers match a tiling except in the height, because part of an image has the image's headers."""
     return (
         frame[parse.WIDTH] == tiling[WIDTH]
         and 8 * frame[parse.HORIZONTAL] == tiling[MCU_WIDTH]

@@ -119,7 +119,7 @@ def frame_size(jpeg: bytes | memoryview | U8) -> tuple[int, int] | None:
 
 
 def _open(jpeg: bytes | memoryview | U8, factor: int) -> tuple[U8, int]:
-    """Open a stream, enlarging the workspace if needed; return the stream as an array, to be kept alive, and a code."""
+    """Open a stream in the workspace; return the stream's array, which must be kept, and ``open_stream``'s code."""
     source = np.frombuffer(jpeg, np.uint8)
     address = _u64(source.ctypes.data)
     code = open_stream(address, source.size, factor, WORKSPACE.arrays)
@@ -170,7 +170,7 @@ def open_stream(address, size, factor, workspace):
 
 @device_function
 def has_room(frame, size, count, factor, scratch, segments):
-    """Write the scale, and the lengths needed for ``count`` segments, to ``frame``; return whether arrays suffice."""
+    """Write the scale, and the lengths that ``count`` segments need, to ``frame``; return whether arrays suffice."""
     scan.set_scale(frame, factor)
     needed = scan.planes_length(frame) + size + bit_reader.PADDING
     pixels = 3 * frame[scan.PIXELS_WIDTH] * frame[scan.PIXELS_HEIGHT]

@@ -129,8 +129,9 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
     # Numbers of luma blocks that contain pixels, across and down; the MCUs may have more blocks.
     across, down = (width + 7) // 8, (height + 7) // 8
     per_mcu = h * v + 2 if source[3] else 1
-    # Index of Cb's first row of samples, and number of rows from it to Cr's first row.
+    # Index of Cb's first row of samples.
     chroma = 8 * v if h == 1 else 24 * v
+    # Number of rows from Cb's first row to Cr's first row.
     between = 8 * v if h == 1 else 8
     ends[0] = 0
     segment = done = 0

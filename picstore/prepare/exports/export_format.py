@@ -67,9 +67,9 @@ class ExportFormat(ABC):
         attachments: names of the dataset's attachments.
     """
 
-    # Names of the format's columns, which attachments must not have; and whether a shard may exceed its size by a
-    # record.
+    # Names of the format's own columns, which attachments must not have.
     COLUMNS: ClassVar[Collection[str]] = ()
+    # Whether the last record of a shard may end beyond ``shard_size``.
     EXCEED: ClassVar[bool] = False
 
     root: Path

@@ -39,9 +39,9 @@ _TILE_WIDTH, _SUB_IFDS, _DNG_VERSION = 322, 330, 50706
 _LOSSLESS = {1, 5, 8, 32773, 32946}
 # Values that need no conversion, by tag: bits per sample, fill order, orientation, planar configuration, sample format.
 _USUAL = {258: {8}, 266: {1}, 274: {1}, 284: {1}, 339: {1}}
-# PNG chunks that do not change the pixels that Pillow reads: first those allowed anywhere, then those allowed before
-# IDAT.
+# Types of PNG chunks that do not change the pixels that Pillow reads, and that may stand anywhere in the file.
 _ANYWHERE = {b"IDAT", b"IEND", b"tEXt", b"tIME"}
+# Types of PNG chunks that do not change the pixels that Pillow reads if they stand before IDAT.
 _BEFORE_PIXELS = {b"IHDR", b"sRGB", b"gAMA", b"cHRM", b"pHYs", b"iCCP", b"bKGD", b"sBIT"}
 
 # For each chroma subsampling, the value of libvips' option: "on" halves chroma in both directions, "off" in neither.

@@ -22,8 +22,9 @@ _JPEG_XL_HEADER = 11
 # Ratio of width to height, by code in a JPEG XL header. With code 0, the header states the width itself.
 _JPEG_XL_RATIOS = ((0, 1), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
-# Address space that a decoder may add: a constant for libraries and stacks, and bytes per pixel for copies and layers.
+# Bytes of address space that a decoder may add, whatever the image, for libraries and stacks.
 _DECODER_BYTES = 512 << 20
+# Bytes of address space that a decoder may add for each pixel, for copies and layers.
 _DECODER_BYTES_PER_PIXEL = 64
 
 

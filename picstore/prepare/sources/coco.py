@@ -45,7 +45,7 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     document = _Document(_annotation_file(folder, annotations))
     images: dict[int, Input] = {}
     categories: dict[int, str] = {}
-    # For each image id, the offsets of its annotations in the file's text.
+    # For each image id, the offsets in the file's text of the image's annotations.
     offsets: dict[int, list[int]] = {}
     optional: set[str] = set()
     numbers: set[int] = set()  # ids of annotations so far

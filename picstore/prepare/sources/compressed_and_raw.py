@@ -23,8 +23,8 @@ from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
 MAX_DECOMPRESSED = 1 << 32  # largest size of a decompressed block in bytes
-# Largest plausible size of a decompressed block: this many bytes per compressed byte, plus _SMALL bytes. Images and
-# masks need no more.
+# Largest plausible number of decompressed bytes per compressed byte, in addition to _SMALL bytes; images and masks need
+# no more.
 _MAX_RATIO = 256
 _SMALL = 64 << 20  # Number of bytes that a decompressed block may have in addition.
 CODECS = ("zstd", "gz", "bz2")

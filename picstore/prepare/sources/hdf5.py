@@ -34,9 +34,10 @@ _ROWS_PER_READ = 4096
 _MAX_VALUES = 1 << 12
 # Number of rows per read if strings have variable length; small, because a row may be as large as the file.
 _TEXTS_PER_READ = 64
-# Largest plausible size of a dataset: this many bytes per stored byte (deflate reaches 1,032), plus _UNWRITTEN bytes,
-# because HDF5 need not store values that were never written, such as labels that are all 0.
+# Largest plausible number of bytes of a dataset per stored byte; deflate reaches 1,032.
 _MAX_RATIO = 1100
+# Number of bytes that a dataset may have in addition, because HDF5 need not store values that were never written, such
+# as labels that are all 0.
 _UNWRITTEN = 64 << 20
 # The x in the name of a dataset of images, such as train_set_x; its labels are in train_set_y.
 _X = re.compile(r"(?<![a-z0-9])x(?![a-z0-9])")

@@ -80,15 +80,16 @@ class InputTable(_Inputs):
 
     def __init__(self, inputs: Iterable[Input] = ()) -> None:
         self._file: BinaryIO | None = None  # created when the first block is written
-        # For each block, the offset of its end in the file, the number of inputs up to its end (both arrays begin with
-        # 0), and its group.
+        # 0, then the offset in the file at which each block ends.
         self._ends = array("Q", [0])
+        # 0, then the number of inputs up to the end of each block.
         self._counts = array("Q", [0])
+        # Number of the group to which each block belongs.
         self._groups = array("L")
         self._last: list[Input] = []  # inputs after the last complete block
-        # For each group, its readers, and a table from labels in the file to final labels; None if the labels are
-        # final.
+        # Readers of each group's inputs; the file refers to readers by index.
         self._readers: list[list[Reader | None]] = [[None]]
+        # For each group, the final label for each label in the file; None if the labels in the file are final.
         self._labels: list[Sequence[int] | None] = [None]
         # Index of the block that was read most recently, and its inputs.
         self._read: tuple[int, list[Input]] = (-1, [])

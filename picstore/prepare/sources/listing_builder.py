@@ -120,8 +120,9 @@ class ListingBuilder:
     def __init__(self, samples: Iterable[SourceSample] = ()) -> None:
         self._inputs = InputTable()
         self._facts = _Facts()
-        # Provisional number of each label, in order of appearance; number of readable samples by provisional number.
+        # Provisional number of each label, by order of appearance.
         self._turns: dict[Label, int] = {}
+        # Number of readable samples with each label, at the index that is the label's provisional number.
         self._counts: list[int] = []
         # For each group of packed inputs, the number of readable samples by label.
         self._packed: dict[int, dict[Label, int]] = {}

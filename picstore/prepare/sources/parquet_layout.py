@@ -159,7 +159,7 @@ def holds_images(probe: SourceProbe, depth: int = _PROBED_DEPTH) -> bool | None:
 
 
 def _may_hold_images(file: Location, others: bool) -> bool:
-    """Return whether a Parquet file may hold images; if it cannot be opened, False if tars (``others``) exist."""
+    """Return whether a Parquet file may hold images; for an unreadable file, whether no tars (``others``) exist."""
     try:
         with open_parquet(file) as opened:
             return any(_is_image(field.type) or is_binary(field.type) for field in opened.schema_arrow)
@@ -232,8 +232,9 @@ class ColumnChoice:
         self.classes = JoinedNames()
         self.skipped = SkippedFields()
         self._location, self._image_field, self._maps = location, image_field, maps
-        # Lists of class names that files state; and a file with integer labels that states no names, if there is any.
+        # Lists of class names that files state.
         self._lists: set[tuple[str, ...]] = set()
+        # A file with integer labels that states no class names; None if no such file was found.
         self._unnamed: Location | None = None
 
     def choose(self, opened: Any, part: ParquetPart) -> ParquetColumns:

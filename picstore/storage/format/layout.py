@@ -17,8 +17,8 @@ from picstore.arrays import Table
 from picstore.errors import Corrupt, TooLarge, Truncated, UnsupportedVersion
 from picstore.storage.format.checksum import crc32c
 
-# Format versions: version 1 is that of all structures except some manifests; manifests with edits have version 2,
-# manifests of an index version 3.
+# Format version of all structures except some manifests: manifests with edits have EDITED_VERSION, manifests of an
+# index have REFERENCES_VERSION.
 FORMAT_VERSION = 1
 EDITED_VERSION = 2
 REFERENCES_VERSION = 3
@@ -54,9 +54,9 @@ ROW_CRCS = 1
 FOREIGN = 2
 # Flag of an index entry: entry points follow the record's segment lengths and row checksums in the segment table.
 ENTRY_POINTS = 16
-# Bits 2 and 3 of an index entry's flags are an index into ENCODE_PATHS, which tells how the image was encoded; "" if
-# unknown.
+# Number of the lower of two bits of an index entry's flags that are an index into ENCODE_PATHS.
 ENCODE_PATH_SHIFT = 2
+# Ways in which an image was encoded; "" means unknown.
 ENCODE_PATHS = ("", "lossless", "reencoded", "")
 
 ENTRY = np.dtype(

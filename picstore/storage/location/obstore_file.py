@@ -54,9 +54,10 @@ _ENDPOINT_HINTS = {
 }
 NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 # Messages of errors that need no retry: statuses 4xx except 408 (timeout) and 429 (too many requests), and answers that
-# violate HTTP. Below: TLS errors, by rustls' names, with the reason why a certificate is rejected.
+# violate HTTP.
 _REFUSED = re.compile(r"status code: 4(?!08|29)\d\d|Requested \S+ got|Header missing|redirect without LOCATION")
 _ODD_KEY = re.compile(r'invalid path: (?:Error parsing )?Path "(.*?)"', re.DOTALL)
+# Names of TLS errors in rustls' messages; the group is the reason why a certificate is rejected.
 _TLS = re.compile(
     r"\b(?:InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)|AlertReceived|PeerIncompatible|InvalidMessage)"
 )

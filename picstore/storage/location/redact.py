@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-# Servers may send any text as an error message, so these expressions must take linear time for every text.
+# Servers may send any text as an error message, so these regular expressions must take linear time for every text.
 _USER = re.compile(r"(://)[^/\s@\"']*@")
 _QUERY = re.compile(r"\?[^\s\"'<>)]*")
 _SIGNED = re.compile(r"(sig|signature|token|credential)=", re.IGNORECASE)
