@@ -288,7 +288,7 @@ def _join_views(views: Any) -> Any:
 
 
 def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
-    """Convert the arrays of an image's target to tensors and ``tv_tensors``; ``size`` is the image's height, width."""
+    """Convert the arrays of an image's target to tensors and ``tv_tensors``; ``size`` is (height, width)."""
     try:
         from torchvision import tv_tensors  # The import takes half a second.
     except ImportError as error:

@@ -86,7 +86,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         whole_epochs: bool,
     ) -> None:
         self._order = order
-        self._lanes = SharedIntegers((1,))  # A DataLoader's workers share the number.
+        self._lanes = SharedIntegers((1,))  # number of lanes, which a DataLoader's workers share
         self._lanes.values[0] = order.lanes
         self._own_lanes, self._own_budget = options["lanes"] is not None, options["budget"] is not None
         processes = _processes_of(options)
@@ -400,7 +400,8 @@ def _processes_of(options: LoaderOptions) -> int:
 def default_processes(threads: int | None, environment: Mapping[str, str] = os.environ) -> int:
     """Return a rank's default number of loader processes: cores or, if fewer, ``threads``, divided by 4; from 1 to 8.
 
-    Python's lock limits each process. On 16 cores, one process for four cores was fastest, with and without a GPU.
+    Python's lock limits each process. On 16 cores, one process for every four cores was fastest, with and without a
+    GPU.
     """
     ranks = environment.get("LOCAL_WORLD_SIZE", "")  # torchrun sets this variable.
     cores = count_cores() // max(1, int(ranks) if ranks.isdecimal() else 1)

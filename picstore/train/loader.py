@@ -274,7 +274,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
 
     @property
     def sampler(self) -> EpochSampler:
-        """Object in place of the DistributedSampler that training scripts ask for."""
+        """Object that replaces the DistributedSampler that training scripts expect."""
         return EpochSampler(self, self._order.samples_of_rank)
 
 

@@ -184,7 +184,7 @@ class MapDataset(data.Dataset[Item]):
         if epoch != _NOT_GIVEN or worker is None:
             return max(epoch, 0)
         self._calls += 1
-        return rng.key(worker.seed, self._calls) >> 22  # Keep 42 bits, as an epoch has.
+        return rng.key(worker.seed, self._calls) >> 22  # Keep 42 bits, the maximum for an epoch.
 
     def _watch(self, numbers: I64, request: BatchRequest, records: BatchRecords, params: Any) -> None:
         """Warn once if a record comes again with the same random parameters, because no epoch was set."""

@@ -15,7 +15,7 @@ from picstore.train.batching.host_batch import HostBatch
 
 logger = logging.getLogger("picstore")
 
-# Text that an error's message appends to the problem of a record.
+# End of an error's message, after the problem of a record.
 NO_REPLACEMENT = ", and its batch holds no sound record to replace it"
 
 

@@ -205,7 +205,7 @@ def gather_linear(operands, slot, step, positions, image):
 
 @inlined
 def _cubic_weights(t):
-    """Return Pillow's cubic weights (a = -1) of four neighbors; ``t`` is the position's distance from the second."""
+    """Return Pillow's cubic weights (a = -1) of four neighbors; ``t`` is the distance from the second neighbor."""
     square, cube = t * t, t * t * t
     return _f32(2) * square - cube - t, _f32(1) - _f32(2) * square + cube, t + square - cube, cube - square
 

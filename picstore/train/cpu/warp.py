@@ -18,7 +18,7 @@ from picstore.kernels.jit import device_function, inlined, kernel, load_u16, loa
 from picstore.kernels.simd import load_byte, load_native_u64, load_u8, load_u32, store_i16, store_i32, store_native_u64
 from picstore.kernels.strided import put_bytes
 
-# Types for casts, because numba's integer constants have 64 bits, and signed with unsigned integers give floats.
+# Types for casts, because numba's integer constants have 64 bits, and a signed with an unsigned integer gives a float.
 _i64, _u64, _u32, _u8 = np.int64, np.uint64, np.uint32, np.uint8
 _UNIT = float(1 << 32)  # one pixel in units of a position
 _BITS, _ONE = POSITION_BITS, 1 << POSITION_BITS  # number of fractional bits of a weight, and the weight 1.0
@@ -309,7 +309,8 @@ def warp_map(some, matrix, bounds, edges, numbers, linear, out):  # noqa: C901 -
     channels, height, width = target.shape
     # Rows and columns of an upright map depend on y and x alone, and are computed once.
     slanted = matrix[0, 1] != 0 or matrix[1, 0] != 0
-    # Indices are unsigned, because numba takes signed ones for numbers from the end, which costs a third of the time.
+    # Indices are unsigned, because numba would test signed indices for negative values, which takes a third of the
+    # time.
     columns, rows = np.empty((width, 3), np.uint64), np.empty((width, 3), np.uint64)
     right_weights, lower_weights = np.empty(width), np.empty(width)
     for y in range(height):
@@ -353,9 +354,10 @@ def warp_map(some, matrix, bounds, edges, numbers, linear, out):  # noqa: C901 -
 
 @inlined
 def _place(at, low, high, origin, found):
-    """Find the pixels of a line at a position, and return the weight of the second of the two to interpolate between.
+    """Find the pixels of a line around a position; return the weight of the second of the two pixels to interpolate.
 
-    Written to ``found``: the nearest pixel, or ``_NOWHERE`` outside of ``low`` to ``high`` - 1; then the two pixels.
+    ``found`` receives the nearest pixel, or ``_NOWHERE`` if the position lies outside of pixels ``low`` to ``high`` -
+    1; and the two pixels.
     """
     found[0] = _NOWHERE
     # Compared as floats, because a position may exceed the range of integers.

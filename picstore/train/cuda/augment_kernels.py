@@ -55,7 +55,7 @@ def run_phase(
     CANVAS: tl.constexpr,
     COUNTED: tl.constexpr,
 ):
-    """Run one phase: a step that needs the whole images of the previous phase, or resampling, and pointwise steps.
+    """Run one phase: resampling, or a step that needs whole images of the previous phase, and then pointwise steps.
 
     Args:
         table: a table of descriptors, see ``augment_layout.py``.

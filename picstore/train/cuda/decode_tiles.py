@@ -53,7 +53,8 @@ ROUNDS, SYMBOLS = 4, 4
 # Warps of a program. Registers of a thread on sm_90, without a spill, with Triton 3.8 and 3.6: decode_segments 52,
 # sum_differences 54 and 46, inverse_dct 96 and 122, other kernels up to 50.
 WARPS = {"make_tables": 1, "decode_segments": 1, "sum_differences": 1, "inverse_dct": 2, "to_rgb": 4}
-# Dtype with which the kernels read each part of the uploaded memory of all batches. Images' words hold indices in it.
+# Dtype with which the kernels read each part of the uploaded memory of all batches. The images' words hold indices into
+# these parts.
 _UPLOADED = {
     "data": torch.uint8,
     "segments": torch.int32,

@@ -68,5 +68,5 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def device_function(function: Callable[..., Any]) -> Any:
-    """Return a function that only kernels call."""
+    """Return a Triton function that only kernels call."""
     return triton.jit(function)

@@ -191,8 +191,9 @@ def default_lanes(world_size: int, sources: int = 1) -> int:
 def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """Return the rank and world size of this process.
 
-    Arguments come before torch.distributed, which comes before RANK and WORLD_SIZE of the environment; the default is 0
-    and 1. Raise UsageError if only one of the two is given, is not an integer or is out of range.
+    Arguments have precedence over torch.distributed, which has precedence over RANK and WORLD_SIZE of the environment;
+    the defaults are 0 and 1. Raise UsageError if only one of the two is given, or if either is not an integer or is out
+    of range.
     """
     if (rank is None) != (world_size is None):
         raise UsageError("rank and world_size belong together: give both or neither")

@@ -202,7 +202,7 @@ class _WritableBlock(Mapping):
 
 
 def _guess_size(span: Span, spec: PipelineSpec, stored: float) -> float:
-    """Guess the bytes of a batch's images before any is made, given the ``stored`` bytes of a batch's records."""
+    """Guess the bytes of a batch's images before a batch is made, given the ``stored`` bytes of a batch's records."""
     if not FORMS[spec.output.form].decoded:
         return stored
     most = 0

@@ -68,7 +68,7 @@ class RandomApply(Choice):
 
     Args:
         transforms: all of geometry or all of color.
-        p: probability.
+        p: probability of applying the list.
     """
 
     def __init__(self, transforms: Sequence[Any], p: float = 0.5) -> None:

@@ -43,7 +43,7 @@ NORMALIZE = 19  # three means and three standard deviations, in units of 0 … 1
 OPERANDS = 12  # number of operands of each step
 
 # Indices of operands of WARP and ELASTIC: the interpolation, and the first of red, green and blue outside of the image.
-# Three times NO_FILL is black, as torchvision's None.
+# Three times NO_FILL is black, like None in torchvision.
 SAMPLING = 8
 FILL = 9
 
