@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from picstore.display.progress import Progress, begin_stage, progress_callback
-from picstore.errors import UsageError
+from picstore.errors import UsageError, counted
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.columns import LABEL, Column
 from picstore.storage.edits.edit_entries import Edits
@@ -189,7 +189,7 @@ def _document(dataset: Dataset, name: str, files: list[dict[str, Any]], fields: 
     origin = dict(manifest.provenance)
     activity = {"options": {**origin, "encode": manifest.encode, "shuffle": list(manifest.shuffle)}}
     outcome = origin.get("outcome") or {}
-    counted = ", ".join(f"{count:,} {status}" for status, count in outcome.items() if not status.endswith("_bytes"))
+    statuses = ", ".join(f"{count:,} {status}" for status, count in outcome.items() if not status.endswith("_bytes"))
     return {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
@@ -201,7 +201,7 @@ def _document(dataset: Dataset, name: str, files: list[dict[str, Any]], fields: 
         "prov:wasDerivedFrom": {"@type": "prov:Entity", "prov:label": str(origin.get("source", "unknown"))},
         "prov:wasGeneratedBy": {
             "@type": "prov:Activity",
-            "prov:label": f"picstore {origin.get('picstore', '')}" + (f": {counted}" if counted else ""),
+            "prov:label": f"picstore {origin.get('picstore', '')}" + (f": {statuses}" if statuses else ""),
             "prov:value": json.dumps(activity, sort_keys=True),
         },
         "distribution": files,
