@@ -75,7 +75,7 @@ EXTRA_MODULES = ("lightning",)
 
 
 def modules_by_name(*tables: dict[str, str]) -> dict[str, str]:
-    """Return the module of each name in several tables, each of which lists names, separated by spaces, by module."""
+    """Map names to their modules, given tables that map each module to its names, separated by spaces."""
     return {name: module for table in tables for module, names in table.items() for name in names.split()}
 
 

@@ -67,7 +67,7 @@ def key(*words: int) -> int:
 
 
 def keys(k: Words, words: U64) -> U64:
-    """Return the key of each word after ``k``, a key or an array of keys: ``keys(key(a), [b])[0] == key(a, b)``."""
+    """Hash each word with ``k``, a key or an array of keys, to a key: ``keys(key(a), [b])[0] == key(a, b)``."""
     with np.errstate(over="ignore"):
         return _mix(np.bitwise_xor(words, np.asarray(k, np.uint64) + np.uint64(GOLDEN)))
 

@@ -51,7 +51,7 @@ def has_byte_ff(word):
 
 @inlined
 def refill(address, accumulator, valid, byte):
-    """Fill the accumulator to at least 56 bits, without an unpredictable branch; return the reader's three numbers."""
+    """Fill the accumulator to at least 56 bits, without a branch; return accumulator, valid bits and next byte."""
     accumulator |= load_u64(address + _u64(byte)) >> _u64(valid)
     byte += (63 - valid) >> 3
     return accumulator, valid | 56, byte

@@ -49,7 +49,7 @@ def fill_tables(raw, dc, single, several, ranges, symbols):
     """Fill all tables from ``raw``, uint8 (tables, 272): counts and symbols; the first ``dc`` tables are for DC."""
     windows = np.zeros(2 << LOOKUP_BITS, np.uint16)
     for k in range(raw.shape[0]):
-        # Use a loop, because numba takes 2 s to compile the assignment of an array, with its error messages.
+        # Use a loop, because numba takes 2 s to compile the assignment of an array, including its error messages.
         for j in range(256):
             symbols[k, j] = raw[k, MAX_CODE_BITS + j]
         _fill_single(raw[k, :MAX_CODE_BITS], symbols[k], single[k], ranges[k])

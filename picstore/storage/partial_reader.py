@@ -108,7 +108,7 @@ class PartialRead:
 
 
 def whole_images(entries: Table) -> I64:
-    """Return more tile rows than any image has, so that images are read whole; a :data:`RowsOf`."""
+    """Return a range of more tile rows than any image has, so that images are read whole; this is a :data:`RowsOf`."""
     return np.tile(np.array([0, 1 << 16]), (len(entries), 1))
 
 

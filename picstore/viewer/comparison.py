@@ -87,7 +87,7 @@ class Comparison(Background[Report]):
         return [asdict(each) for each in compare_sizes(*self.datasets)]
 
     def quality(self) -> dict[str, Any]:
-        """Return for both datasets the number of sampled images by JPEG quality."""
+        """Return, for both datasets, the number of sampled images of each JPEG quality."""
         return asdict(compare_qualities(*self.datasets))
 
     def start(self, *, distance: int) -> None:

@@ -22,7 +22,7 @@ from picstore.train.single_batch import make_images, read_records
 from picstore.train.transforms.transform_plan import plan_transforms
 
 MAX_DRAWS = 64
-# Recipe to show first, which is for training; the first recipe in the list is for evaluation and draws nothing at
+# Recipe to show first. It is for training, whereas the first recipe in the list is for evaluation and draws nothing at
 # random.
 DEFAULT_RECIPE = "torchvision_resnet50_v2"
 

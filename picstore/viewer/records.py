@@ -59,7 +59,7 @@ class Records:
         self._texts = [name for name in dataset.columns if dataset.column(name).ends is not None]
 
     def read(self) -> None:
-        """Read the record tables that filters need before the first filter is requested."""
+        """Read the record tables that filters need, so that they are in memory when the first filter is requested."""
         with self._lock:
             _ = self._table["id"]
         with contextlib.suppress(MissingDependency):

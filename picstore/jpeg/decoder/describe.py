@@ -128,7 +128,10 @@ def _check(source, lengths, tiling, box, frame):
 
 @device_function
 def _choose_tiles(tiling, box, factor, rect, tiles):
-    """Write the bounds of a box's tiles, widened as in ``box.py``, to ``tiles``, and the pixels' rect to ``rect``."""
+    """Write the bounds of the tiles of a box to ``tiles``, and left, top, width and height of their pixels to ``rect``.
+
+    The box is widened as in ``box.py``.
+    """
     width, height = tiling[WIDTH], tiling[HEIGHT]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     least = min(least_width(factor), width)

@@ -106,7 +106,7 @@ class ExportFormat(ABC):
 
 
 def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[Part]:
-    """Divide records of given sizes into shards; with ``exceed``, a shard's last record may end beyond its size."""
+    """Divide records of given sizes into shards; with ``exceed``, the last may end beyond ``shard_size``."""
     counts: list[int] = []
     held = 0
     for size in sizes:

@@ -31,9 +31,10 @@ class Meaning:
 
 
 def parse_labels(text: str, meaning: Meaning) -> dict[str, Any]:
-    """Parse a label file to target fields, with coordinates from 0 to 1; ``without_area`` counts the omitted boxes.
+    """Parse a label file to target fields, with coordinates from 0 to 1; leave out boxes without area.
 
-    Raise ValueError, which names the line, if a line breaks the format.
+    The result's ``without_area`` is the number of boxes left out. Raise ValueError, which names the line, if a line
+    breaks the format.
     """
     found: dict[str, Any] = {"boxes": [], "box_labels": [], "polygons": [], "keypoints": [], "without_area": 0}
     for number, line in enumerate(text.splitlines(), start=1):

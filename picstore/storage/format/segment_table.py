@@ -132,7 +132,7 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
     """Find the requested tile rows of n images together, because a NumPy call takes as long for one image as for 32.
 
     Args:
-        headers: int64 (n,), bytes of each image's header.
+        headers: int64 (n,), number of bytes of each image's header.
         stored: for each image the result of ``Container.stored_rows``.
         rows: int64 (n, 2), the first requested row and the last requested row + 1.
     """

@@ -310,7 +310,7 @@ class RemoteFile(Location):
 
 
 class OddKey(UsageError):
-    """Error for an object whose name obstore neither reads nor lists."""
+    """Error for an object that obstore can neither read nor list, because it rejects the object's name."""
 
 
 class ConditionFailed(PicstoreError):

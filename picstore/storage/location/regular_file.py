@@ -40,8 +40,8 @@ def version_of(status: os.stat_result) -> str:
 def is_version(status: os.stat_result, version: str) -> bool:
     """Return whether a file still has the version that :func:`version_of` described.
 
-    On another machine, only size and modification time must agree, because its copy of the file may have another change
-    time.
+    On another machine, only size and modification time must agree, because that machine's copy of the file may have
+    another change time.
     """
     size, modified, changed, machine = version.split(" ", 3)
     same = (status.st_size, status.st_mtime_ns) == (int(size), int(modified))

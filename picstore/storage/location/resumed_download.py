@@ -43,10 +43,11 @@ class OutOfRange(PicstoreError):
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Rule of retries after random waits; each wait lies between ``first`` and ``base`` times the previous wait.
+    """Rule of retries after random waits, the first of which is ``first``.
 
     Attributes:
         most: largest number of retries.
+        base: each later wait is at most ``base`` times the previous wait.
         seconds: time in seconds after the first request from which failures are no longer retried.
         first, longest: bounds of a wait, in seconds.
     """
