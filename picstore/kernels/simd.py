@@ -124,7 +124,7 @@ class Vector:
         return self.shuffled(other, lower), self.shuffled(other, [k + part // 2 for k in lower])
 
     def sums_of_products(self, other: Vector) -> Vector:
-        """Multiply two 256-bit vectors of int16 elementwise; return the int32 sums of each two adjacent products."""
+        """Multiply two 256-bit vectors of int16 elementwise; return the int32 sums of adjacent pairs of products."""
         if _X86:
             return self._instruction("pmadd.wd", other, 32)
         parities = range(0, self.value.type.count, 2), range(1, self.value.type.count, 2)

@@ -250,7 +250,7 @@ class Prefetcher:
     def _count_memory(
         self, calls: Sequence[tuple[ContainerKey, Future[ReadResult]]], results: Sequence[ReadResult]
     ) -> None:
-        """Count the actual, no longer estimated, memory of read containers; note that a reader will hand them over."""
+        """Count the actual memory of read containers, not the estimate; note that a reader will hand them over."""
         with self._changed:
             self._handing_over += 1
             for (key, future), result in zip(calls, results, strict=True):

@@ -16,7 +16,7 @@ from picstore.arrays import F64, I64, Array
 NEGLIGIBLE = 2.0**-16
 GROUP = 4  # number of pairs of taps that a kernel adds up at once
 TERMS = 16  # number of terms of the exponential series, for an error below 1e-16
-# Greater exponents are clipped, because exp(-700) is negligible.
+# Larger exponents are clipped, because exp(-700) is negligible.
 MOST_EXPONENT = 700.0
 
 

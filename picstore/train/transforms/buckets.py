@@ -182,7 +182,7 @@ class Sequences(Value):
         self.choice = None  # no rule, because any image may get any length
 
     def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
-        """Return the batch size in images for each length, in the one bucket; raise UsageError for ``batch_size``."""
+        """Return, for the only bucket, each length's batch size in images; raise UsageError if given ``batch_size``."""
         if batch_size is not None:
             raise UsageError(f"batch_size is {batch_size}; leave it out, as Sequences have tokens in its place")
         return (tuple(self.tokens // length for length in self.sizes),)

@@ -42,7 +42,7 @@ class RandomZoomOut(Value):
     Args:
         fill: color of the canvas: grey level 0 to 255, or (red, green, blue).
         side_range: minimum and maximum factor, at least 1.
-        p: probability.
+        p: probability of enlarging the canvas.
     """
 
     fixes_size: tuple[int, int] | None = None

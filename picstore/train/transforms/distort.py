@@ -32,7 +32,7 @@ class RandomPerspective(ColorTransform):
 
     Args:
         distortion_scale: maximum distance as a fraction of half the width and height, 0 to 1.
-        p: probability.
+        p: probability of moving the corners.
         interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
         fill: color outside of the image: grey level 0 to 255, or (red, green, blue). None is black, without the darker
             seam that torchvision's blending with a fill leaves.

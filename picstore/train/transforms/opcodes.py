@@ -28,7 +28,7 @@ EQUALIZE = 10
 SHARPNESS = 11  # factor of the sharpness; 0 smooths, 1 changes nothing
 # Operands a to h, SAMPLING and FILL; pixel (x, y) shows (a x + b y + c, d x + e y + f) / (g x + h y + 1) of the input.
 WARP = 12
-# Greatest shifts of x and y in pixels before the blur, deviations of the blur across and down; SAMPLING and FILL. Has a
+# Maximum shifts of x and y in pixels before the blur, deviations of the blur across and down; SAMPLING and FILL. Has a
 # key, the seed of the noise.
 ELASTIC = 13
 MIX = 14  # weight of a result; MIX_FIRST, MIX_NEXT or MIX_LAST
