@@ -100,7 +100,7 @@ def _functions(verb: str) -> list[Callable[..., Any]]:
 
 
 def _parameters(functions: Sequence[Callable[..., Any]]) -> dict[str, Parameter]:
-    """Return a command's parameters by name, with those that ``**options`` stands for in place of ``**options``."""
+    """Return a command's parameters by name; replace ``**options`` by the parameters for which it stands."""
     own = dict(inspect.signature(functions[0]).parameters)
     own.pop("options", None)
     passed = [each for of in functions[1:] for each in inspect.signature(of).parameters.values()]

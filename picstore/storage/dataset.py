@@ -192,7 +192,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def folders(self) -> tuple[Location, ...]:
-        """Folders with the dataset's files: one per joined dataset, and of an index also the folder of its images."""
+        """Folders with the dataset's files: one for each joined dataset; for an index, also that of its images."""
         if self._joined:
             return tuple(folder for each in self._joined for folder in each.folders)
         images = () if self.references is None else (self.references.folder,)

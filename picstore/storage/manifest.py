@@ -129,7 +129,7 @@ def _content_uuid(body: dict[str, Any], rows: Table) -> str:
 
 
 def uuid_of_containers(manifest: Manifest, rows: Table) -> str:
-    """Return the uuid that the manifest would have without deletions and columns, which leave all containers as is."""
+    """Return the uuid that the manifest would have without deletions and columns, which change no container."""
     if manifest.edits is None:
         return manifest.uuid
     return with_uuid(replace(manifest, edits=Edits(index=manifest.edits.index)), rows).uuid

@@ -229,7 +229,7 @@ def check_copy(root: Location, manifest: Manifest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """File that :func:`restore_manifest` wrote, if any: the manifest, from its copy, or the reverse."""
+    """File that :func:`restore_manifest` wrote, if any: the manifest from its copy, or the copy from the manifest."""
 
     manifest: bool = False
     copy: bool = False

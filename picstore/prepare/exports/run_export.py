@@ -177,7 +177,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _move_content(unfinished: Path, out: Path) -> None:
-    """Move the content of ``unfinished`` to ``out``, then remove ``unfinished``, which an error leaves in place."""
+    """Move the content of ``unfinished`` to ``out``, then remove ``unfinished``; after an error, it is not removed."""
     for path in sorted(unfinished.iterdir()):
         path.rename(out / path.name)
     sync_folder(out)

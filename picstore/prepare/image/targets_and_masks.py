@@ -136,7 +136,7 @@ def _encoded(moved: Image.Image, kind: str) -> bytes:
 
 
 def mask_problem(name: str, data: bytes, size: tuple[int, int]) -> str:
-    """Return a message if an attachment is a mask with another size than ``size``, that of its image; else ""."""
+    """Return a message if an attachment is a mask whose size differs from ``size``, that of its image; else ""."""
     if not data.startswith(_MAGIC):
         return ""
     try:

@@ -69,7 +69,7 @@ def delimiter_of(table: Location) -> str:
 
 
 def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) -> Iterator[Row]:
-    """Yield the rows of a CSV's part, before which ``lines`` lines lie; it has the header if ``names`` is None."""
+    """Yield the rows of a part of a CSV that ``lines`` lines precede; the part has the header if ``names`` is None."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(table), strict=True)
     try:
         names = next(reader, []) if names is None else names

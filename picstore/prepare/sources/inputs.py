@@ -129,7 +129,10 @@ class Listing:
 
 
 def relabel_input(source: Input, labels: Sequence[int]) -> Input:
-    """Return an input with ``labels[k]`` in place of label and box label k, except k without an item."""
+    """Return an input with each label and box label k replaced by ``labels[k]``.
+
+    A label outside of the indices of ``labels``, such as −1, is not changed.
+    """
     extra = source.extra
     if source.targets and b'"box_labels"' in extra:
         fields = json.loads(extra)

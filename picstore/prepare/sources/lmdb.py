@@ -109,7 +109,7 @@ def list_lmdb(path: Path) -> Listing:
 
 
 def _remarks_on_texts(counts: Counter[str], entries: int) -> Iterator[str]:
-    """Yield messages on images without texts and entries left out; to be iterated after all samples were listed."""
+    """Yield messages on images without texts and on entries left out; iterate only after all samples were listed."""
     images, texts = counts["images"], counts["texts"]
     if images > texts:
         yield f"texts: {images - texts:,} of {counted(images, 'image')} have none"

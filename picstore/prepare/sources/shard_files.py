@@ -218,7 +218,7 @@ def missing_shards(names: Iterable[str]) -> Iterator[str]:
 
 
 def empty_files(names: Sequence[str]) -> Iterator[str]:
-    """Yield a message for the user if ``names``, filled before the first iteration, lists files without records."""
+    """Yield a message for the user if ``names``, the files without records, is not empty at the first iteration."""
     if names:
         files = "1 file holds" if len(names) == 1 else f"{len(names):,} files hold"
         yield f"{files} no records, such as {names[0]}"
