@@ -291,7 +291,7 @@ def test_wrong_arguments_are_refused_before_any_image_is_read(dataset: Path, opt
 
 def test_joined_datasets_and_unsaved_edits_are_refused(dataset: Path) -> None:
     opened = picstore.Dataset(dataset)
-    with pytest.raises(UsageError, match="map each of them"):
+    with pytest.raises(UsageError, match="give map each dataset alone"):
         picstore.map(opened.concat(opened), mean, column="score", **SIZE)
     with pytest.raises(UsageError, match="save them first"):
         picstore.map(opened.without([3]), mean, column="score", **SIZE)
