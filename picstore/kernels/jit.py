@@ -106,7 +106,7 @@ def caller(signature: str) -> Any:
 
 
 def _copying_caller(signature: str) -> Any:
-    """Return a function as :func:`caller` does, by numba's public names only: callers contain copies of the kernel."""
+    """Return a function like :func:`caller`, from numba's public names only: its callers contain copies of kernels."""
 
     def call(address, packed): ...
 

@@ -63,7 +63,7 @@ def reflected(i, extent):
 
 @device_function
 def weighted_sum(flat, low, high, weights, out):
-    """Write the weighted sum of rows of ``flat`` to ``out``; weight k has two rows, beginning at low[k] and high[k]."""
+    """Write a weighted sum of rows of ``flat`` to ``out``: weight 0 for the row at low[0], k for low[k] and high[k]."""
     middle, count = flat[low[0] :], out.size
     first = weights[0]
     for i in range(count):

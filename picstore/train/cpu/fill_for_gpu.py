@@ -92,7 +92,7 @@ class StreamFiller:
         return records.corrupt(wrong)
 
     def _check(self, slot: int) -> dict[int, str]:
-        """Check a stream's headers, because GPU decoders allocate memory by them; return {} or the problem by slot."""
+        """Check a stream's headers, which determine what a GPU decoder allocates; return {} or the problem by slot."""
         start, stop = self._encoded.bounds[slot].tolist()
         width, height = self._encoded.boxes[slot, 2:].tolist()
         if self._records.foreign[slot]:

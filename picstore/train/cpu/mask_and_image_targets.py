@@ -70,7 +70,7 @@ def make_image(name: str, blob: bytes | memoryview, geometry: Geometry, slot: in
 
 
 def _scale(name: str, size: tuple[int, int], source: list[int]) -> int:
-    """Return the integer by which an attachment is smaller than its image; raise ImageError if there is none."""
+    """Return the integer by which an attachment is smaller than its image; raise ImageError if no integer fits."""
     scale = max(1, round(source[0] / size[0]))
     if all(side in (whole // scale, -(-whole // scale)) for side, whole in zip(size, source, strict=True)):
         return scale

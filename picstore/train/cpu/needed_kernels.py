@@ -37,7 +37,7 @@ from picstore.train.transforms.views import ViewGroup
 # Number of images for which parameters are drawn, to see which steps occur. A step of probability 0.05 stays unseen
 # once in 500,000 trainings; its kernel is then compiled at its first use.
 _DRAWS = 256
-_SIZES = np.array([(640, 480), (480, 640), (200, 150), (1600, 1200)])  # width and height of these images
+_SIZES = np.array([(640, 480), (480, 640), (200, 150), (1600, 1200)])  # (width, height) of the images to draw for
 _BOXES = np.array([[(20.0, 20.0, 120.0, 120.0), (30.0, 40.0, 140.0, 100.0)]])
 
 _OF_STEPS = {

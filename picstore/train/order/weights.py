@@ -122,7 +122,7 @@ class RecordShares:
         return begin - ((self.bounds[containers] + offset) >> _TICKS), end - begin
 
     def _ticks(self, containers: I64) -> tuple[I64, I64, I64]:
-        """Return the sums of all records' shares before and up to the end of each record of some containers, in ticks.
+        """Return, for each record of some containers, the sums of shares before the record and up to its end, in ticks.
 
         Returns:
             Three arrays: for each container, the index of its first record in the other two; for each record, the sum

@@ -69,7 +69,7 @@ class BatchMaker(Protocol):
 
     Attributes:
         together: maximum number of batches in a call of ``start``; 1 if a call waits for a decoder, in which case two
-            threads should call ``start`` in turn.
+            threads should make calls, so that one waits while the other prepares a batch.
     """
 
     @property

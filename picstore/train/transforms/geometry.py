@@ -235,7 +235,7 @@ class Geometry:
         return decode_factors(np.where(self.minifies & (self.border == CONSTANT), self.shrink, 1.0), gap)
 
     def crop(self, corner: npt.ArrayLike, size: npt.ArrayLike) -> Geometry:
-        """Crop canvases to boxes: left tops and sizes, int64 (n, 2) each; a box shows ``fill`` beyond its canvas."""
+        """Crop canvases to boxes: left top corners and sizes, int64 (n, 2) each; ``fill`` shows beyond a canvas."""
         corner, size = np.asarray(corner, dtype=np.int64), np.asarray(size, dtype=np.int64)
         linear = self.matrix[:, :, :2]
         frame = np.empty_like(self.frame)
