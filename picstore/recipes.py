@@ -193,7 +193,7 @@ NAMED: Mapping[str, Callable[[], Transforms | Views]] = MappingProxyType(
 
 
 def find_recipe(given: str) -> tuple[list[Transforms | Views], dict[str, Any]]:
-    """Return the recipe with a name, or those in a TOML file, which may be the configuration of a mux of datasets.
+    """Return the recipe with a name, or the recipes in a TOML file, which may be the configuration of a mux.
 
     Returns:
         A list of the named recipe or of the recipes of the mux's datasets; and the loader options in the file, or {}.

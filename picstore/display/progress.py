@@ -80,7 +80,7 @@ def open_display(verb: str, progress: ProgressOption, *, as_json: bool = False) 
 def has_bar() -> bool:
     """Return whether a progress bar can be drawn: stderr is a terminal, or Python runs in a notebook with ipywidgets.
 
-    In a notebook without ipywidgets, progress is shown by lines, and a line says once what draws a bar.
+    In a notebook without ipywidgets, progress is shown by lines, after one line that says what is needed for a bar.
     """
     from rich.console import Console
 

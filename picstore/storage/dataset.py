@@ -226,7 +226,7 @@ class Dataset(Sequence[Record]):
         return f"Dataset({str(self.path)!r}: {counted(len(self), 'image')}, {counted(len(self.classes), 'class')})"
 
     def describe_opening(self) -> str:
-        """Return the call that opens the dataset, or the repr if it is joined, a selection or has unsaved edits."""
+        """Return the code that opens the dataset, or the repr if it is joined, a selection or has unsaved edits."""
         whole = not self._joined and self._selected is None and not self._edits.unsaved
         return f"Dataset({str(self.path)!r})" if whole else repr(self)
 
@@ -310,7 +310,7 @@ class Dataset(Sequence[Record]):
         return self._edits.labels(ids, labels)
 
     def column(self, name: str) -> Column:
-        """Return a column, read (from a local folder: mapped) on first use; raise UsageError if it is unknown."""
+        """Return a column, which is read, or mapped from a local folder, on first use; raise UsageError if unknown."""
         return self._edits.column(name)
 
     def without(self, ids: Iterable[int]) -> Dataset:

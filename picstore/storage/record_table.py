@@ -30,7 +30,7 @@ FACTS = np.dtype(  # 26 bytes per record
         ("encode_path", "u1"),  # all flags of the index entry; bits 2 and 3 are the encode path
     ]
 )
-# Names of fields in an index entry, by field of FACTS, where the names differ.
+# For each field of FACTS that has another name in an index entry, the name in the entry.
 _SOURCES = {"bytes": "length", "encode_path": "flags"}
 
 

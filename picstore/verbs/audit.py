@@ -114,7 +114,7 @@ def _audit(state: dict[str, Any], dataset: Any, options: dict[str, Any]) -> Audi
     from picstore.train.audited import Audit
     from picstore.train.orders_of_states import order_of_loader, order_of_state
 
-    # Importing Loader's module takes 1 s. It is not imported here: if no one has imported it, ``dataset`` is no Loader.
+    # Importing Loader's module takes 1 s, so it is not imported here; if it is not loaded, ``dataset`` is not a Loader.
     core = sys.modules.get("picstore.train.core")
     if core is not None and isinstance(dataset, core.BatchLoader):
         _refuse(options, f"the {type(dataset).__name__} has its own")

@@ -21,7 +21,7 @@ MAX_SEED = (1 << 64) - 1
 
 
 def open_engine(engine: str, workers: int | None) -> AbstractContextManager[Engine]:
-    """Return an engine of processes on this machine (``local``), or of tasks on RAY_ADDRESS's Ray cluster (``ray``).
+    """Return an engine of processes on this machine (``local``), or of tasks on RAY_ADDRESS's cluster (``ray``).
 
     Args:
         workers: number of processes, or of tasks that run at the same time; None for the number of cores.

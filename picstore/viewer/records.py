@@ -275,7 +275,7 @@ def evaluate(table: RecordTable, text: str, *, gone: threading.Event, seconds: f
 
 
 def _start(table: RecordTable, text: str) -> tuple[Condition, Future[Bools]]:
-    """Begin to evaluate a condition in a new thread; return the condition, to be interrupted, and a future result."""
+    """Begin to evaluate a condition in a new thread; return the condition, by which to interrupt it, and a Future."""
     result: Future[Bools] = Future()
 
     def run() -> None:

@@ -124,7 +124,7 @@ class Replay:
         return drawn
 
     def steps_of(self, run: Run, position: int, *, first: int, epochs: int) -> list[dict[str, Any]]:
-        """Return for each epoch the rank, step and slot of each sample of a record; empty if the epoch skips it."""
+        """Return, for each epoch, rank, step and slot of each sample of a record; none if the epoch skips it."""
         order, last = self.loader(run).order, first + min(epochs, _MAX_EPOCHS)
         length, drawn = order.length(first), drawn_samples(order, [self._dataset.live])
         found: dict[int, list[dict[str, int]]] = {epoch: [] for epoch in range(first, last)}

@@ -75,8 +75,9 @@ def export(
 ) -> Exported:
     """Write every record of a dataset in stored order. Damaged records are left out and counted.
 
-    The files are written to ``out/.unfinished`` and moved to ``out`` when all are complete and durable. An error in
-    writing removes ``out/.unfinished``; otherwise it exists until ``out`` is complete, even if the process is killed.
+    The files are written to ``out/.unfinished`` and moved to ``out`` when all are complete and durable. The folder
+    ``out/.unfinished`` exists until ``out`` is complete, even if the process is killed; only an error in writing
+    removes it earlier.
 
     Args:
         source: path of a finished dataset, or an open dataset.

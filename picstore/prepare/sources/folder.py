@@ -99,7 +99,7 @@ def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list
 
 
 def refuse_class_splits(listing: Listing, location: Location) -> None:
-    """Raise UsageError if all classes with images are named like splits, and are several or one with sub-folders."""
+    """Raise UsageError if all classes with images are named like splits, except a single class without sub-folders."""
     names, inputs = listing.classes, listing.inputs
     if not any(map(split_of_word, names)):
         return

@@ -134,8 +134,8 @@ class Edits:
     Attributes:
         index: name of the index: ``picstore.idx``, or a file in ``edits/`` once rows were appended.
         deleted: number of deleted records.
-        tombstones: file of the deleted records' numbers in stored order, int64 (deleted,), ascending; None if no record
-            is deleted.
+        tombstones: file of the deleted records' indices among all stored records, int64 (deleted,), ascending; None if
+            no record is deleted.
         columns: entries of the columns; a column called ``label`` replaces the records' labels.
     """
 

@@ -35,7 +35,7 @@ class LiveRecords:
 
     @classmethod
     def from_deleted(cls, records: npt.ArrayLike, deleted: npt.NDArray[np.integer], *, file: str) -> LiveRecords:
-        """Build from each container's number of records; raise Corrupt unless ``deleted`` holds ascending indices."""
+        """Build the object, given each container's number of records; raise Corrupt unless ``deleted`` is ascending."""
         starts: I64 = np.concatenate(([0], np.cumsum(records, dtype=np.int64)))
         if deleted.ndim != 1 or deleted.dtype.kind != "i":
             raise Corrupt("the tombstones are not a list of integers", file)
