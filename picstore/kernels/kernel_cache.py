@@ -117,7 +117,7 @@ class KernelCache:
 
 
 def _reduce(compiled: Any) -> tuple[Any, ...]:
-    """Return the parts of a compiled kernel that are stored; of functions' environments, only those of picstore.
+    """Return the parts of a compiled kernel to store; of environments of functions, only those of picstore's functions.
 
     To load environments of numba's functions would import numba's modules for arrays, which takes 15 ms.
     """

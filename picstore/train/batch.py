@@ -99,7 +99,10 @@ class Batch:
 
     @property
     def views(self) -> dict[str, Any]:
-        """Images by group: (count, N, 3, H, W), or ``count`` lists of N (3, H, W); UsageError without ``Views``."""
+        """Images by name of the group: (count, N, 3, H, W), or ``count`` lists of N images (3, H, W).
+
+        Raise UsageError if the loader has no ``Views``.
+        """
         if not isinstance(self.images, dict):
             raise UsageError("the batch has no views; give the loader transform=picstore.Views(...)")
         return self.images

@@ -132,7 +132,7 @@ def _tile_views(
 
 
 def read_boxes(extras: Sequence[bytes]) -> F64:
-    """Return the boxes in the records' extras: float64 (n, m, 4), padded with NaN; only NaN for an invalid extra."""
+    """Return the boxes in the records' extras: float64 (n, m, 4), padded with NaN; all NaN if the extra is invalid."""
     found = [_boxes_of(extra) for extra in extras]
     table = np.full((len(found), max(map(len, found), default=0), 4), np.nan)
     for row, boxes in zip(table, found, strict=True):

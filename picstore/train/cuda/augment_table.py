@@ -125,7 +125,7 @@ class DescriptorTable:
 
     @property
     def size(self) -> int:
-        """Number of words; even, because Triton recompiles kernels for addresses that are no multiples of 16 bytes."""
+        """Number of words; even, because Triton recompiles kernels for addresses that are not multiples of 16 bytes."""
         words = self.header.size + self.rows.size + self.smoothing.size
         return words + words % 2
 
