@@ -175,7 +175,7 @@ def _parts(blocks: I64) -> Iterator[slice]:
 
 
 def _write_firsts(rows: I64, first: I64, count: I64) -> I64:
-    """Write the indices of an image's first block, table entry, sample, pixel and part to its words; return totals."""
+    """Write each image's first block, table entry, sample, pixel and part to the image's words; return the totals."""
     amounts = np.empty((len(rows), 5), np.int64)
     amounts[:, :3] = rows[:, words.BLOCKS : words.SAMPLES + 1]
     amounts[:, 3] = 3 * rows[:, words.PITCH] * rows[:, words.HEIGHT]

@@ -46,7 +46,7 @@ class SteppedOrder(Protocol):
         """Return the lane and the turn of each sample of a source, as arguments of :meth:`RankShares.find_readers`."""
 
     def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:
-        """Return the samples' slots in ranks' batches of ``sizes``, concatenated; None if 0, 1, 2 and so on in each."""
+        """Return the samples' slots in ranks' batches of ``sizes``, concatenated; None if each batch counts from 0."""
 
 
 class Drawn(Protocol):

@@ -278,7 +278,7 @@ class _BegunTiles:
         return wrong
 
     def finish(self, batch: Batch, event: torch.cuda.Event | None) -> MadeBatch:
-        """Wait for the GPU; decode images that it refused on the CPU, and augment the batch again with these images."""
+        """Wait for the GPU; decode the images that it refused, on the CPU; then augment the batch again with them."""
         from picstore.train.cuda.decode_tiles import explain  # The module imports Triton.
 
         make, host, encoded, tables = self._make, self._host, self._encoded, self.tables

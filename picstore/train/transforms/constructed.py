@@ -83,7 +83,7 @@ def _noting(init: Callable[..., None]) -> Callable[..., None]:
         self._given = tuple(map(_plain, args)), {name: _plain(value) for name, value in options.items()}
         try:
             init(self, *args, **options)
-        except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError is torch's.
+        except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError.
             if not isinstance(self, Value):
                 raise
             # A call that does not fit the signature keeps its TypeError.

@@ -95,8 +95,8 @@ class RandomIoUCrop(Value):
 
     A minimum overlap is drawn from ``sampler_options``; 1 leaves the image unchanged. Then up to ``trials`` boxes are
     drawn, until a box holds the center of an object's box and overlaps the object's box enough, measured as
-    intersection over union; this box is the crop. If none does, another minimum overlap is drawn. Objects whose center
-    is outside of the crop are dropped. The loader's ``targets`` must name ``"boxes"``.
+    intersection over union; this box is the crop. If no box does, another minimum overlap is drawn. Objects whose
+    center is outside of the crop are dropped. The loader's ``targets`` must name ``"boxes"``.
 
     Args:
         min_scale, max_scale: minimum and maximum side of a box, as a fraction of the image's side, above 0 to 1.
