@@ -229,7 +229,7 @@ def _corners(box: Any, form: str, scale: tuple[float, float]) -> Any:
 
 
 def _scaled(flat: Any, scale: tuple[float, float], step: int) -> Any:
-    """Scale points' x and y, and move the origin of keypoints to the first pixel's center, except if all are 0."""
+    """Scale points' x and y; move the origin of keypoints to the first pixel's center, but keep all-zero keypoints."""
     if not _are_numbers(flat) or len(flat) % step or (step == 3 and not any(flat)):
         return flat
     shift = 0.5 if step == 3 else 0.0

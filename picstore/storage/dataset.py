@@ -184,7 +184,10 @@ class Dataset(Sequence[Record]):
 
     @property
     def order_uuid(self) -> str:
-        """Uuid; of a conversion of an index that kept all records, ids and their order, the uuid of the index."""
+        """Uuid of the dataset, or of the index of which the dataset is a conversion.
+
+        It is the index's uuid only if the conversion, and all that came after it, kept all records, ids and the order.
+        """
         provenance = self.manifest.provenance
         changed = self.manifest.edits is not None or self.manifest.shuffle
         kept = not changed and provenance.get("outcome", {}).get("failed") == 0

@@ -67,7 +67,7 @@ class OddValues(Counter[tuple[str, str]]):
 
 
 class SkippedFields(Counter[str]):
-    """Number of samples that have each field that records leave out, by description of the field."""
+    """Number of samples with each field that records leave out; the keys are descriptions of the fields."""
 
     def remarks(self) -> Iterator[str]:
         """Yield a message for each field that is left out; iterate only after all samples were read.

@@ -35,7 +35,7 @@ _TARGETS = "boxes:xyxy-normalized"
 def list_recordio(location: Location, *, split: str | None = None) -> Listing:
     """List every record of a file, of a folder's ``*.rec``, or of files named by braces.
 
-    Files .idx are needed only to read on after a damaged record, and to know the number of missing records.
+    Files .idx are needed only to continue reading after a damaged record, and to know the number of missing records.
 
     The label is that in the record's header, or the first label if the header has several. A label that is not an
     integer is kept in the extra as ``label``, and several labels are kept there as ``labels``. Labels that describe

@@ -21,7 +21,7 @@ def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
     """Return two functions: one that computes the CRC-32C of a buffer, and a ``Function`` that releases the GIL.
 
     Both functions are google-crc32c's if it is installed, else picstore's own. google-crc32c's Python function holds
-    the GIL, so that for a container of 2.6 MB no other thread runs for 0.6 ms; its C function is called by ctypes
+    the GIL, which stops all other threads for 0.6 ms for a container of 2.6 MB; its C function is called by ctypes
     without the GIL.
     """
     try:

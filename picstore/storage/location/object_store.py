@@ -277,7 +277,7 @@ class Bucket(RemoteFile, WritableLocation):
         return self._put_if(data, {name: value for name, value in version.items() if value is not None})
 
     def _put_if(self, data: bytes, mode: Any) -> bool:
-        """Write the object if obstore's condition ``mode`` holds; return whether it holds ``data`` afterwards."""
+        """Write the object if obstore's condition ``mode`` holds; return whether the object has ``data`` afterwards."""
         try:
             self._ask(lambda client: library().put(client, self.key, data, mode=mode))
         except ConditionFailed:
