@@ -38,8 +38,8 @@ def perceptual_hash(jpeg: bytes | memoryview) -> int:
 
     The hash is pHash's (``imagehash.phash``): for each of the 8 × 8 lowest coefficients of the image's cosine
     transform, row by row, a bit that is set if the coefficient is above the median. The transform integrates cosines
-    over the 8 × 8 blocks whose means the DC coefficients are, so that size, padding and quantization do not matter.
-    Images with a side of less than 128 pixels are decoded.
+    over the 8 × 8 blocks, of which the DC coefficients are the means; therefore size, padding and quantization do not
+    matter. Images with a side of less than 128 pixels are decoded.
 
     Raises:
         ImageError: the stream is damaged or not a training JPEG.
@@ -49,7 +49,7 @@ def perceptual_hash(jpeg: bytes | memoryview) -> int:
     scale = 8
     if min(width, height) < _MIN_SIDE:
         blocks, scale = decode(jpeg) @ _LUMA, 1
-    # An image of one color thus gets exact zeros; otherwise rounding errors would decide its bits.
+    # This makes an image of one color exactly zero; otherwise rounding errors would decide its bits.
     blocks = blocks - blocks[0, 0]
     rows, columns = blocks.shape
     spectrum = _cosine_integrals(height, scale, rows) @ blocks @ _cosine_integrals(width, scale, columns).T

@@ -186,7 +186,8 @@ class Dataset(Sequence[Record]):
     def order_uuid(self) -> str:
         """Uuid of the dataset, or of the index of which the dataset is a conversion.
 
-        It is the index's uuid only if the conversion, and all that came after it, kept all records, ids and the order.
+        It is the index's uuid if no input of the conversion failed, and the dataset was neither edited nor shuffled,
+        because records, ids and order are then those of the index.
         """
         provenance = self.manifest.provenance
         changed = self.manifest.edits is not None or self.manifest.shuffle

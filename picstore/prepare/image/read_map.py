@@ -103,7 +103,7 @@ def read_values(data: bytes) -> Array:
             return as_values(read_samples(data, max_pixels=_MAX_PIXELS))
         if data.startswith(_NPY):
             return as_values(_read_npy(data))
-        if data.startswith(MAGIC):  # an exported map
+        if data.startswith(MAGIC):  # ``picstore export`` wrote this map.
             return decode_map(data)
     if data.startswith(_EXR):
         raise ImageError("is an OpenEXR file, which is not read: write .npy, or TIFF of 32-bit floats")

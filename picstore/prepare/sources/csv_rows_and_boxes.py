@@ -89,7 +89,14 @@ def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) ->
 
 @dataclass(slots=True)
 class _Image:
-    """Rows of one image: four corners and a label per box, other columns' values by name, first error message."""
+    """Rows of a table that belong to one image.
+
+    Attributes:
+        corners: left, top, right and bottom of each box, one after another.
+        labels: label of each box.
+        others: values of each other column, by the column's name.
+        problem: first error message; empty if there is none.
+    """
 
     corners: array[float] = field(default_factory=lambda: array("d"))
     labels: list[Label] = field(default_factory=list)

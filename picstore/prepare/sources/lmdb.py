@@ -68,7 +68,13 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Stated:
-    """Number of an LMDB's entries; named databases if it has no other entries; number of images if it has texts."""
+    """Facts about an LMDB.
+
+    Attributes:
+        entries: number of entries.
+        named: names of the named databases, if the LMDB has no other entries.
+        with_texts: number of images that an LMDB for text recognition states; None for any other LMDB.
+    """
 
     entries: int
     named: tuple[str, ...]

@@ -45,7 +45,11 @@ _LINE = re.compile(rb"\s*\d+(\.0*)?(\s+-?[\d.]+(e[+-]?\d+)?){4,}\s*", re.IGNOREC
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Folder of images and folder of label files, which may be the same; prefixes of input names from either folder."""
+    """Folder of images and folder of label files, which may be the same folder.
+
+    Attributes:
+        image_prefix, label_prefix: prefix of the name of an input from ``images``, and of an input from ``labels``.
+    """
 
     images: Location
     labels: Location
