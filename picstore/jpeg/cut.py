@@ -40,7 +40,7 @@ class TiledJpegs:
         tilings: int64 (n, 6): width and height of the image, width and height of an MCU, all in pixels, the restart
             interval in MCUs, and the number of bytes before the entropy-coded data.
         addresses: uint64 (n, 2), addresses of the stream and of its segments' lengths (uint16).
-        sizes: int64 (n, 2), bytes of the stream and number of segments.
+        sizes: int64 (n, 2), number of bytes of the stream, and number of its segments.
         owners: objects that keep the memory at the addresses alive.
     """
 
@@ -77,7 +77,7 @@ class CutJpegs:
 
     Attributes:
         data: uint8; cut i is ``data[offsets[i] : offsets[i + 1]]``.
-        offsets: int64 (n + 1,).
+        offsets: int64 (n + 1,): offset in ``data`` of each cut, and the end of the last cut.
         rects: int64 (n, 4): left, top, width and height of each cut, in pixels of the whole image.
     """
 

@@ -272,7 +272,7 @@ class Dataset(Sequence[Record]):
         Args:
             count: number of images, evenly spaced in stored order.
             positions: positions of the images to draw instead.
-            columns: images side by side.
+            columns: number of images side by side.
 
         Returns:
             A matplotlib figure, which a notebook shows and ``savefig`` writes to a file. MissingDependency is raised
@@ -362,7 +362,7 @@ class Dataset(Sequence[Record]):
         Args:
             fractions: share of the records in each part; if their sum is below 1, the remaining records are one more
                 part.
-            seed: other seeds give other parts.
+            seed: random seed; another seed gives other parts.
             by: name of a column of :attr:`table`, such as ``"label"``. Without ``by``, a record's part depends only on
                 seed and id: appending, deleting and shuffling do not change it, and the sizes of parts vary like those
                 of n random draws. With ``by``, each part has its fraction of the records of each value within a few
@@ -415,7 +415,7 @@ class Dataset(Sequence[Record]):
                 default, value i belongs to ``ds[i]``; a column of the same name is replaced, except that in a selection
                 it keeps its values for other records.
             classes: names of the new labels.
-            keep: whether an existing column keeps its values for other records; None for the rule of ``ids``.
+            keep: whether an existing column keeps its values for other records; None to decide as ``ids`` describes.
         """
         chosen = self.ids if ids is None else np.asarray(ids, dtype=np.int64)
         if ids is not None:

@@ -113,15 +113,15 @@ def convert(
         shard: convert only shard I (from 0) of N; :func:`picstore.merge` joins the shards. None for all of SRC.
         append: add the images to the finished dataset DST, whose settings are then the defaults of the other options.
         resume: continue an interrupted conversion.
-        retry_failed: convert the failed inputs of the finished dataset DST again, and read no others.
+        retry_failed: convert the failed inputs of the finished dataset DST again, and read no other inputs.
         dedupe: convert only the first of several inputs with equal bytes.
         max_errors: number or percentage of inputs that may fail; with more, the exit code is 3.
         progress: True shows a bar, or a line a minute without a terminal; a function is called with a
             :class:`picstore.results.ProgressReport`.
 
     Returns:
-        With ``append``, ``images``, ``classes`` and ``bytes`` of the result describe the whole dataset, counts of
-        inputs only the new inputs.
+        With ``append``, ``images``, ``classes`` and ``bytes`` of the result describe the whole dataset, and the counts
+        of inputs describe only the new inputs.
 
     Raises:
         TooManyFailures: more inputs failed than ``max_errors`` allows. The dataset is finished, and ``result`` of the

@@ -48,7 +48,7 @@ class Session:
         recipe: value of ``--recipe``; None if it was not given.
         state: state of a training run's Loader; None if it was not given.
         inputs: folder of the inputs that were converted; None if it was not given.
-        other: the same for the second dataset; None if there is one dataset.
+        other: session of the second dataset; None if there is one dataset.
         kept: images of the recipes and batches that were requested last.
     """
 

@@ -38,8 +38,8 @@ def measure_tiles(streams, starts, firsts):
     Args:
         streams: argument of ``describe_tiles``.
         starts: int64 (n + 1,), takes the images' offsets in bytes, multiples of 8, and the number of all bytes.
-        firsts: int64 (n + 1,), takes the first row of each image, and the number of rows: one for each part of a
-            segment.
+        firsts: int64 (n + 1,), takes the index of each image's first row, and the number of all rows; a row describes
+            a part of a segment.
     """
     addresses, sizes, tilings, boxes, factors, points = streams
     rect, tiles = np.empty(4, np.int64), np.empty(4, np.int64)

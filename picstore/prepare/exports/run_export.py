@@ -82,7 +82,7 @@ def export(
     Args:
         source: path of a finished dataset, or an open dataset.
         out: a folder that does not exist or is empty.
-        format: one of FORMATS.
+        format: name of the export format, one of FORMATS.
         shard_size: approximate size of a tar, shard or Parquet file in bytes.
         workers: number of processes, or an engine; the files do not depend on the workers.
 

@@ -78,7 +78,7 @@ class Layout:
         photometric: PhotometricInterpretation, the meaning of the samples.
         extra: ExtraSamples, the meanings of the samples after the colors.
         planar: whether each sample has a plane of its own.
-        compression, predictor, fill_order: as in the tags.
+        compression, predictor, fill_order: values of the tags of these names.
     """
 
     size: tuple[int, int]

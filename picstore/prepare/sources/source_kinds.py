@@ -92,7 +92,8 @@ class SourceFormat:
             read, UsageError if the path is of another kind or an option has a wrong value, Damage, or
             MissingDependency.
         options: names of the options that ``list_inputs`` takes.
-        recognizes: function that tells ``--source auto`` whether a location is of this kind; None if it never is.
+        recognizes: function that tells ``--source auto`` whether a location is of this kind; None if ``auto`` never
+            chooses the kind.
         object_stores: whether ``list_inputs`` takes a :class:`Location`, local or in a store; if not, it takes a local
             path.
         takes_engine: whether ``list_inputs`` takes the keyword ``engine``, which runs tasks that list large sources.

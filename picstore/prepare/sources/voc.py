@@ -88,7 +88,7 @@ def list_voc(folder: Location, *, split: str | None = None) -> Listing:
     of all boxes count from 0.
 
     Args:
-        folder: as the devkit lays it out, or with XML files beside the images.
+        folder: folder that has the devkit's layout, or XML files beside the images.
         split: name of a list in ``ImageSets``; ``"all"`` for all images.
     """
     layout = _find_files(folder)

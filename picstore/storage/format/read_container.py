@@ -50,7 +50,7 @@ def unpack_container(
         header_crc: the header's CRC that the footer or index states; it differs if the file belongs to another
             conversion.
         size: number of bytes of the whole container, ``len(buffer)`` by default.
-        parsed: the result of :func:`read_header`, if it was called.
+        parsed: the result of :func:`read_header` for the container, if the caller has it already.
 
     Raises:
         Damage: nothing of the container can be read, because the header is damaged and ``records`` is not given, or
