@@ -80,8 +80,8 @@ def convert(
             URL of its images. None for the folder of SRC, or the folder that an index names, if you made the index.
         synsets: file of synset names in the order of labels, for imagenet; None for sorted names.
         annotations: COCO file of objects or keypoints, for coco.
-        image_field: column or field that holds the image. None for found by usual names.
-        label_field: column or field that holds the label. None for found by usual names.
+        image_field: column or field that holds the image. None for the one with a usual name.
+        label_field: column or field that holds the label. None for the one with a usual name.
         split: split to read if SRC holds several, such as train, val or test; all reads all shards together.
         targets: forms of the fields that describe objects, separated by commas: boxes:xyxy, boxes:xywh or boxes:cxcywh,
             polygons, keypoints; for coordinates from 0 to 1, boxes:xyxy-normalized, polygons:normalized and so on. None

@@ -56,7 +56,7 @@ def index(
         kind, root, synsets, annotations, image_field, label_field: see :func:`picstore.convert`.
         split, targets, hidden, classes: see :func:`picstore.convert`.
         shuffle: let each container, which is read at once, refer to images from all of SRC instead of to neighbors.
-            None for shuffle images with a file each.
+            None for shuffling if each image has its own file.
         max_pixels, image_timeout, file_size, container_size, seed: see :func:`picstore.convert`.
         workers: see :func:`picstore.convert`.
         resume: continue an index that was interrupted while it was written.
