@@ -124,22 +124,22 @@ def test_too_many_failures_are_an_error_with_the_result(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda at: picstore.convert(at, at / "x", max_errors="some"), "neither a number of inputs"),
-        (lambda at: picstore.convert(at, at / "x", background="blue"), "write ffffff"),
-        (lambda at: picstore.convert(at, at / "x", engine="spark"), "known are local, ray"),  # type: ignore[arg-type]
-        (lambda at: picstore.convert(at, at / "x", workers=0), "give at least 1"),
-        (lambda at: picstore.convert(at, at / "x", shard="0/2", retry_failed=True), "exclude each other"),
-        (lambda at: picstore.convert(at, at / "x", file_size="8 apples"), "is not a size"),
+        (lambda at: picstore.convert(at, at.parent / "x", max_errors="some"), "neither a number of inputs"),
+        (lambda at: picstore.convert(at, at.parent / "x", background="blue"), "write ffffff"),
+        (lambda at: picstore.convert(at, at.parent / "x", engine="spark"), "known are local, ray"),  # type: ignore[arg-type]
+        (lambda at: picstore.convert(at, at.parent / "x", workers=0), "give at least 1"),
+        (lambda at: picstore.convert(at, at.parent / "x", shard="0/2", retry_failed=True), "exclude each other"),
+        (lambda at: picstore.convert(at, at.parent / "x", file_size="8 apples"), "is not a size"),
         (lambda at: picstore.delete(at, []), "nothing to delete"),
-        (lambda at: picstore.shuffle([], at / "x"), "names no dataset"),
+        (lambda at: picstore.shuffle([], at.parent / "x"), "names no dataset"),
         (lambda at: picstore.measure_quality(at, 0), "give at least 1"),
         (lambda at: picstore.warm(processes=0), "give at least 1"),
     ],
 )
 def test_wrong_arguments_say_what_to_write(tmp_path: Path, call: Callable[[Path], object], words: str) -> None:
-    photos(tmp_path, range(2))
+    photos(tmp_path / "photos", range(2))
     with pytest.raises(UsageError, match=words):
-        call(tmp_path)
+        call(tmp_path / "photos")
 
 
 SCRIPT = """
