@@ -53,7 +53,7 @@ class TranscodedJpeg:
         lengths: int64 (segments,), number of bytes of each restart segment, without the marker that ends it.
         entry_points: uint16 (segments, points), distance in bits of each entry point from the previous entry point or
             the segment's beginning. None if segments are too short for entry points, if the points are unknown, or if a
-        distance does not fit uint16.
+            distance does not fit uint16.
     """
 
     jpeg: bytes

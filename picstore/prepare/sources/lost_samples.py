@@ -107,7 +107,7 @@ def estimate_loss(file: Location, found: int, offset: int) -> int:
 
 
 def estimate_by_others(inputs: Sequence[Input]) -> dict[str, int]:
-    """Estimate, for the path of each damaged file, its number of lost samples from intact files of the same suffix."""
+    """Return, by path of each damaged file, an estimate of the samples it lost, based on intact files of its suffix."""
     counts = Counter(one.path for one in inputs)
     damaged = {one.path: one.lost for one in inputs if one.lost}
     estimates: dict[str, int] = {}
