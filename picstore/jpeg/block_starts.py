@@ -17,12 +17,12 @@ from picstore.kernels.jit import array_at, device_function, inlined, kernel, loa
 # is edited; SINGLE to SYMBOLS of the arrays of ``transcode_lookup.make_lookups``; STARTS of the notes that the kernel
 # writes. Numbers of blocks: PER_MCU in an MCU, PER_SEGMENT in a segment, LEFT in the rest of the scan.
 DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_SEGMENT, LEFT = range(11)
-# Columns of a scan's row that the kernel fills: code of damage, number of blocks left in the segment, end of the
-# segment in bits, plans of the blocks.
+# Columns of a scan's row that the kernel fills. DAMAGE: code of damage. UNTIL: number of blocks left in the segment.
+# LIMIT: end of the segment in bits. PLANS: first column of the plans of the blocks.
 DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
-# Fields of a block's plan: addresses of the block's AC table, the next block's DC table and the next block's plan;
-# indices of the two tables; address of the scan's row. Because the end of a block cannot be predicted, the plan holds
-# all that the next block needs; computing this at the end of each block took 20 µs per image.
+# Fields of a block's plan. AC, NEXT_DC, NEXT_PLAN: addresses of the block's AC table, the next block's DC table and the
+# next block's plan. AC_NUMBER, NEXT_DC_NUMBER: indices of the two tables. SCAN: address of the scan's row. The plan
+# holds all that the next block needs, because computing it at the end of each block took 20 µs per image.
 AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
 # In the samplings of training JPEGs, an MCU has at most 6 blocks.
 _PLAN_COLUMNS, _MAX_BLOCKS = 6, 6

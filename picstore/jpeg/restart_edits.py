@@ -21,10 +21,11 @@ from picstore.jpeg.block_starts import BITS_SHIFT, DIFFERENCE_BIAS, POSITION_SHI
 from picstore.jpeg.huffman import HuffmanTable
 from picstore.kernels.jit import inlined, kernel
 
-# Columns of a row of edits, int64 (edited MCUs + 1, BLOCKS + PER_BLOCK * edited blocks): the bit at which the previous
-# MCU ends; whether a new segment begins; then for each edited block the bits at which its DC code begins and its
-# difference ends, and the new difference. The last row states only the end of the last MCU.
+# Columns of a row of edits, int64 (edited MCUs + 1, BLOCKS + PER_BLOCK * edited blocks). BEFORE: bit at which the
+# previous MCU ends. STARTS: whether a new segment begins. BLOCKS: first of PER_BLOCK columns for each edited block. The
+# last row states only the end of the last MCU.
 BEFORE, STARTS, BLOCKS, PER_BLOCK = 0, 1, 2, 3
+# Columns of an edited block: bits at which its old DC code begins and its old difference ends, and the new difference.
 BEGIN, END, DIFFERENCE = 0, 1, 2
 DC_SIZES = 12  # number of possible sizes of DC differences (table F.1)
 

@@ -27,14 +27,16 @@ _u64 = np.uint64
 # kind.
 DAMAGED_HEADER, UNSUPPORTED = -10, -11
 
-# Indices in a frame, int64 (FRAME,), which holds the values of a stream's headers: size in pixels, sampling factors of
-# the luma, number of components, MCUs between restart markers (0: none), bytes before the entropy-coded data, and the
-# table numbers of each component.
+# Indices in a frame, int64 (FRAME,), which holds the values of a stream's headers. HORIZONTAL, VERTICAL: sampling
+# factors of the luma. COMPONENTS: number of components. INTERVAL: MCUs between restart markers, 0 if there are none.
+# START: bytes before the entropy-coded data. QUANTIZATION, DC, AC: first of three indices of the components' table
+# numbers.
 WIDTH, HEIGHT, HORIZONTAL, VERTICAL, COMPONENTS, INTERVAL, START, QUANTIZATION, DC, AC = 0, 1, 2, 3, 4, 5, 6, 7, 10, 13
-# Indices of the components' ids, the flags of defined tables, and the flags _JFIF and _ADOBE_RGB.
+# _IDS: first of three indices of the components' ids. _DEFINED: flags of the tables that were defined. _COLORS: flags
+# _JFIF and _ADOBE_RGB.
 _IDS, _DEFINED, _COLORS = 16, 19, 20
-# Indices of addresses in the stream: the 64 bytes of each quantization table; counts and symbols of the Huffman tables
-# DC 0, DC 1, AC 0 and AC 1.
+# First of four indices of addresses in the stream. QUANTIZATION_AT: the 64 bytes of each quantization table.
+# HUFFMAN_AT: counts and symbols of the Huffman tables DC 0, DC 1, AC 0 and AC 1.
 QUANTIZATION_AT, HUFFMAN_AT = 21, 25
 FRAME = 29
 _JFIF, _ADOBE_RGB = 1, 2

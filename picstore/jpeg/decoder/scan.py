@@ -54,26 +54,29 @@ SURPLUS_BYTES = -12
 _EDGE = 16
 _u64, _i16 = np.uint64, np.int16
 
-# Indices in the state of a scan, int64 (STATE,), after the frame: width and height in pixels; samples per side of luma
-# and chroma blocks; factors by which chroma is upsampled across and down; address of the pixel buffer, a ring of rows,
-# and number of its rows; numbers of rows of pixels written and of rows of MCUs read; number of MCUs to skip at the
-# beginning of a row's first segment, and whether a row's last segment continues after the last MCU to decode; the bit
-# reader's accumulator, valid bits and next byte; end of the segment in bits, MCUs left in the segment, and address of
-# the next segment's offset; addresses of the data, the zigzag order, the blocks, the planes and the plan; blocks per
-# MCU.
+# Indices in the state of a scan, int64 (STATE,), after the frame. PIXELS_WIDTH, PIXELS_HEIGHT: size in pixels. LUMA,
+# CHROMA: samples per side of a luma and of a chroma block. ACROSS, DOWN: factors by which chroma is upsampled. OUT,
+# RING: address of the pixel buffer, a ring of rows, and number of its rows. WRITTEN, _MCU_ROW: numbers of rows of
+# pixels written, and of rows of MCUs read.
 PIXELS_WIDTH, PIXELS_HEIGHT, LUMA, CHROMA, ACROSS, DOWN, OUT, RING, WRITTEN, _MCU_ROW = range(FRAME, FRAME + 10)
+# SKIPPED: number of MCUs to skip at the beginning of a row's first segment. ENDS_EARLY: whether a row's last segment
+# continues after the last MCU to decode.
 SKIPPED, ENDS_EARLY = FRAME + 10, FRAME + 11
+# _ACCUMULATOR, _VALID, _BYTE: accumulator, valid bits and next byte of the bit reader. _LIMIT: end of the segment in
+# bits. _UNTIL: MCUs left in the segment. _SEGMENT: address of the next segment's offset.
 _ACCUMULATOR, _VALID, _BYTE, _LIMIT, _UNTIL, _SEGMENT = range(FRAME + 12, FRAME + 18)
+# _FLAT, _ZIGZAG, _BLOCKS_AT, _PLANES, _PLAN: addresses of the data, the zigzag order, the blocks, the planes and the
+# plan. PER_MCU: number of blocks in an MCU.
 _FLAT, _ZIGZAG, _BLOCKS_AT, _PLANES, _PLAN, PER_MCU = range(FRAME + 18, FRAME + 24)
 STATE = FRAME + 24
 
-# Plan of an MCU: a row of uint64 for each block. Offsets in a row, in bytes: address of the DC of the component's
-# previous block; address of the next samples, and step to the next MCU's samples; addresses of the tables for
-# quantization, AC, DC, AC codes by length and DC codes by length; address of the first samples in the planes; samples
-# per side.
+# The plan of an MCU has a row of _FIELDS numbers, uint64, for each of at most BLOCKS blocks.
 BLOCKS, _FIELDS = 6, 10
 # The plan's last three numbers hold the DC of each component's previous block.
 PLAN = BLOCKS * _FIELDS + 3
+# Offsets in bytes in a block's row. _PREVIOUS_DC: address of the DC of the component's previous block. _TARGET, _STEP:
+# address of the block's next samples, and step to the next MCU's samples. _FACTORS to _DC_BY_LENGTH: addresses of the
+# tables. _ORIGIN: address of the block's first samples in the planes. _SIDE: samples per side.
 _PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, _ORIGIN, _SIDE = range(
     0, 8 * _FIELDS, 8
 )
