@@ -87,10 +87,10 @@ def speed() -> str:
     two, sixteen, h100 = "2 CPU cores", "16 cores beside an H100", "one H100, 16 cores"
     rates = [
         ("original JPEGs", two, f"**{rows['picstore']}**", _peers(rows, "torchvision", "ffcv", "dali")),
-        ("files of quality 90", two, f"**{rows['picstore-q90']}**", f"FFCV {rows['ffcv-q90']}"),
+        ("re-encoded at quality 90", two, f"**{rows['picstore-q90']}**", f"FFCV {rows['ffcv-q90']}"),
         ("original JPEGs", sixteen, f"**{cpu}**", f"{NAMES['torchvision']}, 16 workers, {torchvision}"),
-        ("original JPEGs, GPU", h100, f"**{gpu}**", f"nvJPEG through torchvision, fed by picstore, {nvjpeg}"),
-        ("files of quality 90, GPU", h100, f"**{small}**; batches of 1,024: **{large}**", ""),
+        ("original JPEGs, GPU", h100, f"**{gpu}**", f"picstore's loader with torchvision's nvJPEG as decoder, {nvjpeg}"),
+        ("re-encoded at quality 90, GPU", h100, f"**{small}**; in batches of 1,024, **{large}**", "not measured"),
     ]
     head = ["| job | machine | picstore | other loaders |", "|---|---|---|---|"]
     return "\n".join([*head, *(f"| {' | '.join(cells)} |" for cells in rates)])
