@@ -78,12 +78,12 @@ def speed() -> str:
     """Return the README's table: jobs, machines, and images/s of picstore and of other loaders."""
     rows = {row["case"]: row["images/s, median"] for row in Measured.read("loaders peers").rows}
     (torchvision,) = _row_of(
-        "torchvision's `decode_jpeg` and v2 in a DataLoader of 16 workers, as they are; third run"
+        "torchvision's `decode_jpeg` and transforms v2 in a DataLoader with 16 workers, original files"
     )[:1]
-    (cpu,) = _row_of('picstore, `device="cpu"`, as they are, 4 processes')[:1]
-    (gpu,) = _row_of("picstore, GPU, as they are, 4 processes")[:1]
-    small, large = _row_of("picstore, GPU, quality 90, 4 processes; batches of 1,024")[0].split("; ")
-    nvjpeg = _row_of("nvJPEG by torchvision in picstore's loader, as they are")[0]
+    (cpu,) = _row_of('picstore, `device="cpu"`, lossless, 4 processes')[:1]
+    (gpu,) = _row_of("picstore, GPU, lossless, 4 processes")[:1]
+    small, large = _row_of("picstore, GPU, quality 90, 4 processes")[0].removesuffix(" in batches of 1,024").split("; ")
+    nvjpeg = _row_of("nvJPEG called through torchvision in picstore's loader, lossless")[0]
     two, sixteen, h100 = "2 CPU cores", "16 cores beside an H100", "one H100, 16 cores"
     rates = [
         ("original JPEGs", two, f"**{rows['picstore']}**", _peers(rows, "torchvision", "ffcv", "dali")),
