@@ -31,7 +31,8 @@ def decode_rgb(
         width, height: size in pixels, from an index or the headers.
         factor: divisor of the sides, 1, 2, 4 or 8, at most the shorter side; above 1, the inverse DCT computes fewer
             samples.
-        buffer: contiguous uint8 of one dimension, at least as long as the pixels; a new one by default.
+        buffer: contiguous one-dimensional uint8 array to decode into, with at least as many bytes as the result; by
+            default, a new array.
 
     Returns:
         uint8 (⌈height / factor⌉, ⌈width / factor⌉, 3), which may lie in ``buffer``.

@@ -51,7 +51,11 @@ def make_output(
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format | str | None = None,
 ) -> OutputSpec:
-    """Return the output of batches made by ``plans``; raise UsageError if the options do not fit the plans."""
+    """Return the groups, dtype, layout and targets of batches that ``plans`` make.
+
+    Raises:
+        UsageError: ``plans`` cannot give ``dtype`` or ``memory_format``, or their views or sizes do not fit together.
+    """
     if isinstance(memory_format, str):
         memory_format = getattr(torch, memory_format, memory_format)
     if memory_format not in (None, torch.contiguous_format, torch.channels_last):

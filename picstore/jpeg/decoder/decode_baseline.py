@@ -80,12 +80,13 @@ def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None, *, factor: int 
 
     Args:
         jpeg: one whole stream, contiguous.
-        out: contiguous uint8 buffer of one dimension, at least as long as the pixels; a new one by default.
-        factor: divisor of the sides, 1, 2, 4 or 8; the result is rounded up.
+        out: contiguous one-dimensional uint8 array to decode into, with at least as many bytes as the result; by
+            default, a new array.
+        factor: divisor of the sides, 1, 2, 4 or 8; the quotients are rounded up.
 
     Returns:
-        uint8 (height, width, 3), a view of ``out``: the pixels of libjpeg-turbo's default decompression ("islow" DCT,
-        "fancy" upsampling) at the scale 1 / factor.
+        uint8 (⌈height / factor⌉, ⌈width / factor⌉, 3), a view of ``out``: the pixels of libjpeg-turbo's default
+        decompression ("islow" DCT, "fancy" upsampling) at the scale 1 / factor.
 
     Raises:
         NotTrainingJpeg: the stream may be a sound JPEG of another kind.

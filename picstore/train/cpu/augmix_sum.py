@@ -12,7 +12,7 @@ _f32, _i32 = np.float32, np.int32
 
 
 class Mixture:
-    """State of AugMix for an image, uint8 (3, height, width), C-contiguous: its original and its weighted sum."""
+    """Original of an image, uint8 (3, height, width), C-contiguous, and the weighted sum of its AugMix chains."""
 
     def __init__(self, image: U8) -> None:
         self._image = image
@@ -20,7 +20,7 @@ class Mixture:
         self._sum: F32 = np.empty(0, np.float32)
 
     def add(self, weight: float, position: float) -> None:
-        """Run a ``MIX`` step. Three chains for 224 × 224 pixels take 86 µs here, and 530 µs in NumPy."""
+        """Run a ``MIX`` step on the image. Three chains for 224 × 224 pixels take 86 µs, and in NumPy 530 µs."""
         if position == MIX_FIRST:
             self._original, self._sum = self._image.copy(), np.zeros(self._image.size, np.float32)
         add_weighted(self._image.reshape(-1), self._original.reshape(-1), self._sum, weight, int(position))
@@ -28,9 +28,10 @@ class Mixture:
 
 @kernel("(uint8[::1], uint8[::1], float32[::1], float64, int64)")
 def add_weighted(image, original, total, weight, position):
-    """Add ``weight`` times an image, uint8 (m,), to ``total``, float32 (m,); at ``MIX_FIRST``, begin a new sum.
+    """Add ``weight`` times an image, uint8 (m,), to ``total``, float32 (m,); ``MIX_FIRST`` begins a new sum.
 
-    Afterwards ``MIX_NEXT`` replaces the image by the original, and ``MIX_LAST`` replaces it by the truncated sum.
+    After the addition, ``MIX_NEXT`` replaces the image by the original, and ``MIX_LAST`` replaces it by the truncated
+    sum.
     """
     factor = _f32(weight)
     if position == MIX_FIRST:

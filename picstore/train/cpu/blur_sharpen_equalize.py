@@ -31,7 +31,7 @@ _first_ratio = device_function(first_ratio)
 
 @device_function
 def half_weights(radius, sigma):
-    """Return float32 weights of the middle tap and the taps on one side, with zeros up to a multiple of ``GROUP``."""
+    """Return a blur's weights, float32: the middle tap, then the taps on one side, and zeros up to full groups."""
     values = np.empty(radius + 1)
     ratio = _first_ratio(sigma)
     square = ratio * ratio
@@ -63,7 +63,10 @@ def reflected(i, extent):
 
 @device_function
 def weighted_sum(flat, low, high, weights, out):
-    """Write a weighted sum of rows of ``flat`` to ``out``: weight 0 for the row at low[0], k for low[k] and high[k]."""
+    """Write a weighted sum of rows to ``out``; the rows begin at the indices ``low`` and ``high`` of ``flat``.
+
+    Weight 0 is for the row at low[0] only; weight k is for the rows at low[k] and high[k].
+    """
     middle, count = flat[low[0] :], out.size
     first = weights[0]
     for i in range(count):
@@ -133,7 +136,10 @@ def blur(operands, slot, step, image):
 
 @device_function
 def _count_levels(plane, counts):
-    """Count the levels of a plane; ``counts``, int32 (8, 256), has a histogram for each byte of a word."""
+    """Count a plane's levels in 8 histograms, ``counts``, int32 (8, 256).
+
+    Byte i of the plane counts in histogram i mod 8 (the last bytes in 0).
+    """
     address, words = plane.ctypes.data, plane.size // 8
     for k in range(words):
         word = load_native_u64(_u64(address + 8 * k))
@@ -203,7 +209,7 @@ def _copy_row(row, out):
 
 @device_function
 def _sharpen_row(rows, y, rest, column, out):
-    """Write row ``y`` blended with its smoothed copy, which has the weight ``rest``; keep the outermost pixels."""
+    """Write row ``y``, blended with its smoothed copy by the weight ``rest`` of the copy; keep the outermost pixels."""
     above, row, below = rows[(y - 1) % 3], rows[y % 3], rows[(y + 1) % 3]
     for i in range(row.size):
         column[i] = above[i] + row[i] + below[i]

@@ -43,7 +43,7 @@ def move_pixels(program: ColorProgram, slot: int, step: int, image: U8) -> None:
 
 @device_function
 def _packed(image, numbers):
-    """Return the planes interleaved: uint32 pixels with red in the lowest byte, surrounded by a border.
+    """Return a copy of an image as uint32 pixels, with red in the lowest byte, surrounded by a border.
 
     The border repeats the image's edge for Pillow's filters, and is the fill for NEAREST. For torchvision's filter it
     is zero, so that it has no mark ``_INSIDE``.
@@ -106,7 +106,7 @@ def _channel(pixel, shift):
 
 @inlined
 def _weights(to_x, to_y):
-    """Return the 12-bit weights of four neighbors, given a position. The casts keep numba from computing in 64 bits."""
+    """Return the 12-bit weights of the four neighbors of a position; casts keep numba from computing in 64 bits."""
     fx, fy = _u32(to_x & _FRACTION), _u32(to_y & _FRACTION)
     both = _u32(_u32(fx * fy + _HALF) >> _SHIFT)
     return _u32(_u32(ONE) - fx - fy + both), _u32(fx - both), _u32(fy - both), both
@@ -114,7 +114,7 @@ def _weights(to_x, to_y):
 
 @inlined
 def _sum_of(pixels, shift, weights):
-    """Return the weighted sum of four neighbors in the channel that begins at bit ``shift``."""
+    """Return the weighted sum of four neighbors' levels in the channel that begins at bit ``shift``."""
     return _u32(
         _u32(weights[0] * _channel(pixels[0], shift))
         + _u32(weights[1] * _channel(pixels[1], shift))
@@ -125,7 +125,10 @@ def _sum_of(pixels, shift, weights):
 
 @device_function
 def _interpolate_row(neighbors, position, half, rows):
-    """Interpolate a row of pixels, and write red, green and blue to ``rows``; add ``half`` before truncating."""
+    """Interpolate a row of output pixels.
+
+    Write red, green and blue to ``rows``, with ``half`` added before truncation.
+    """
     p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     to_x, to_y = position
     red, green, blue = rows
@@ -140,7 +143,7 @@ def _interpolate_row(neighbors, position, half, rows):
 def _blend_border(neighbors, position, fill, y, image):
     """Blend pixels of row ``y`` with the fill if any of their neighbors lie outside of the image, as torchvision does.
 
-    torchvision counts such neighbors as black, and then blends in the fill, so a border pixel is darker than both.
+    torchvision counts such neighbors as black and then adds the fill, so the pixel is darker than image and fill.
     """
     to_x, to_y = position
     high_x, high_y = (image.shape[2] - 1) * ONE, (image.shape[1] - 1) * ONE

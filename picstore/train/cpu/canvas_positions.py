@@ -22,7 +22,7 @@ _TO_UNIT = np.float32(2.0**-23)
 
 @inlined
 def _fixed(at, scale, shift, extent):
-    """Return the position ``at`` in fixed point, limited to one pixel before and one pixel after the image."""
+    """Return the position ``at`` as int32, times ``scale`` plus ``shift``, at most one pixel outside of the image."""
     at = at * scale + shift
     at = at if at > -scale else -scale  # NaN becomes -scale too.
     highest = scale * (extent + 1) - 1
@@ -31,13 +31,13 @@ def _fixed(at, scale, shift, extent):
 
 @inlined
 def _scale_and_shift(sampling):
-    """Return the scale and the shift that ``_fixed`` applies: to pixels for NEAREST, else to 1 / ONE pixels."""
+    """Return ``_fixed``'s scale and shift, so that positions are in pixels for NEAREST, else in 1 / ONE pixels."""
     return (1.0, 0.0) if sampling == NEAREST else (float(ONE), 0.5 - ONE / 2)
 
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1])")
 def map_positions(operands, slot, step, positions):
-    """Write, for each pixel, the position that an affine or perspective map gives it in the source.
+    """Write each pixel's position in the source image, as an affine or perspective map gives it.
 
     Args:
         operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds the operands of ``opcodes.WARP``.
@@ -71,7 +71,7 @@ def _fill_uniform(key, first, row):
 
 @device_function
 def _blurred_rows(key, first, across, rows):
-    """Fill rows with random numbers, for the counters from ``first`` on, and blur each row: the blur's first pass."""
+    """Fill ``rows`` with random numbers, for the counters from ``first`` on, and blur along each row (first pass)."""
     width, margin = rows.shape[1], across.size - 1
     numbers, padded = np.empty(width, np.float32), np.zeros(width + 2 * margin, np.float32)
     left, right = np.empty(margin + 1, np.int64), np.empty(margin + 1, np.int64)
@@ -85,7 +85,7 @@ def _blurred_rows(key, first, across, rows):
 
 @device_function
 def _displace(rows, down, numbers, axis, positions):
-    """Blur along columns, the blur's second pass, and write each pixel's displaced coordinate along ``axis``."""
+    """Blur ``rows`` along columns (second pass), and write each pixel's displaced coordinate along ``axis``."""
     height, width = rows.shape
     reach = down.size - 1
     above, below = np.empty(reach + 1, np.int64), np.empty(reach + 1, np.int64)

@@ -20,18 +20,19 @@ _WIDE = 33  # width in pixels that gives at least 3 samples of chroma at any fac
 
 
 def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor: int = 1) -> U8:
-    """Decode as ``jpeg.decode_any.decode_rgb`` does; the result is overwritten by this thread's next decoding."""
+    """Decode a JPEG as ``jpeg.decode_any.decode_rgb`` does; this thread's next decoding overwrites the result."""
     buffer = PIXELS.at_least(-(-width // factor) * -(-height // factor) * 3)
     return decode_any.decode_rgb(jpeg, width=width, height=height, factor=factor, buffer=buffer)
 
 
 def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]]:
-    """Decode the part of a slot's image that the views reach, ``reach``: left, top, right, bottom, int64 (4,).
+    """Decode the part of a slot's image that the slot's views show.
 
-    Decoding divides the sides by ``factor``, 1, 2, 4 or 8. An image without tiles is decoded whole.
+    ``reach`` is that part's left, top, right and bottom, int64 (4,). Decoding divides the sides by ``factor``, 1, 2, 4
+    or 8. An image without tiles is decoded whole.
 
     Returns:
-        The pixels, and left and top of the first pixel in pixels of the stored image.
+        The pixels, uint8 (h, w, 3), and left and top of the first pixel in pixels of the stored image.
 
     Raises:
         ImageError: the stream is damaged, or has another size than its record states.
@@ -47,7 +48,10 @@ def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
 
 
 def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]] | None:
-    """Decode the reached part of a tiled JPEG, see ``decode_slot``; return None if that is the whole image."""
+    """Do what ``decode_slot`` does for a tiled JPEG.
+
+    Return None if the views show the whole image or it has no tiles.
+    """
     one, top = slice(slot, slot + 1), int(records.tops[slot])
     tiled = TiledJpegs(records.layouts[one], records.addresses[one], records.sizes[one], ())
     box = boxes_to_cut(records.to_held(reach[None], [slot]), tiled.tilings[:, :2])
@@ -56,7 +60,12 @@ def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
 
 
 def decode_tiles(tiled: TiledJpegs, box: I64, *, factor: int = 1) -> tuple[U8, tuple[int, int]] | None:
-    """Decode a box, int64 (1, 4), of a tiled JPEG; return pixels, left and top; or None if it covers the image."""
+    """Decode the tiles that a box, int64 (1, 4), of a tiled JPEG needs.
+
+    Returns:
+        The pixels, uint8 (h, w, 3), and left and top of the first pixel; or None if the box is the whole image, or if
+        the image has no tiles.
+    """
     if not tiled.sizes[0, 1] or (box == [[0, 0, *tiled.tilings[0, :2]]]).all():
         return None
     found = decode_box(tiled, box[0], factor=factor, allocate=PIXELS.at_least)
@@ -74,14 +83,17 @@ def decode_tiles(tiled: TiledJpegs, box: I64, *, factor: int = 1) -> tuple[U8, t
 
 
 def decode_held(stream: U8, tiling: I64, box: I64, lengths: Array, *, factor: int = 1) -> tuple[U8, tuple[int, int]]:
-    """Decode a box of a JPEG, of which some rows of tiles may be missing; return as ``decode_slot`` does.
+    """Decode a box of a JPEG of which only some rows of tiles are in memory, the held rows.
 
     Args:
-        stream: the JPEG's headers and the rows of tiles that are held.
+        stream: the JPEG's headers and the held rows of tiles.
         tiling: int64 (6,), tiling of the held rows, see ``jpeg.cut.TiledJpegs``.
         box: int64 (4,): left, top, right, bottom, in pixels of the held rows.
         lengths: uint16, lengths in bytes of the held segments.
         factor: 1, 2, 4 or 8, by which decoding divides the sides.
+
+    Returns:
+        The pixels, uint8 (h, w, 3), and left and top of the first pixel in pixels of the held rows.
 
     Raises:
         ImageError: the stream is damaged.

@@ -36,8 +36,8 @@ _REASONS = {
     WRONG_ENTRY_POINTS: "its entry points do not lie within its segments",
     OUTSIDE: "its box does not lie within what was read of it",
 }
-# In this many first batches of a process, the CPU decodes an image too, to check the GPU's pixels; several batches,
-# because some may be dropped.
+# Number of first batches of a process in which the CPU decodes an image too, to check the GPU's pixels. More than 1
+# batch, because some batches may be dropped.
 PROBED = 16
 _probed = count()
 
@@ -71,7 +71,10 @@ class StreamFiller:
         self.targets: list[GroupTargets] | None = empty_targets(output, count)
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Cut the streams of ``slots``; return, by slot, the damage of streams that must not be decoded."""
+        """Cut the JPEG streams of ``slots`` to the parts that views show.
+
+        Return, by slot, damage that prevents decoding.
+        """
         records = self._records
         chosen = [slot for slot in slots if slot not in records.problems and records.sizes[slot, 0]]
         if chosen:
@@ -92,7 +95,10 @@ class StreamFiller:
         return records.corrupt(wrong)
 
     def _check(self, slot: int) -> dict[int, str]:
-        """Check a stream's headers, which determine what a GPU decoder allocates; return {} or the problem by slot."""
+        """Check the headers of a slot's stream, which determine what a GPU decoder allocates.
+
+        Return the problem by slot.
+        """
         start, stop = self._encoded.bounds[slot].tolist()
         width, height = self._encoded.boxes[slot, 2:].tolist()
         if self._records.foreign[slot]:
@@ -148,7 +154,10 @@ class SegmentFiller:
         self.targets: list[GroupTargets] | None = empty_targets(output, n)
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Describe the images of ``slots``; return, by slot, the damage of images that cannot be decoded."""
+        """Copy and describe the tiles of ``slots`` for the GPU.
+
+        Return, by slot, damage of images that cannot be decoded.
+        """
         records = self._records
         self._describe(slice(slots.start, slots.stop))
         wrong: dict[int, str] = {}

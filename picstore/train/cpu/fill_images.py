@@ -27,7 +27,7 @@ from picstore.train.transforms.opcodes import OutputDtype
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """One view of each slot."""
+    """View of each slot's image."""
 
     params: TransformParams  # parameters of the view's group
     first: int  # index in ``params`` of this view of slot 0
@@ -65,7 +65,7 @@ class ImageFiller:
         self.encoded: EncodedBatch | None = None
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Decode, resample and color the images of ``slots``; return, by slot, damage of records without an image."""
+        """Make the images of ``slots``, with colors changed; return, by slot, damage of records that give no image."""
         records, plain = self._records, self._plain(slots)
         described = self._describe(plain) if self._strided is None else self._strided[:, slots.start : slots.stop]
         made = self._fused.run(records, slots, np.ascontiguousarray(described).reshape(-1, described.shape[2]))
@@ -81,11 +81,14 @@ class ImageFiller:
 
     @staticmethod
     def _describe(views: Sequence[Images]) -> StridedImage:
-        """Return addresses, strides and shapes of the views' images, for kernels: int64 (views, n, 7)."""
+        """Return the addresses, strides and shapes of the views' images, as kernels take them: int64 (views, n, 7)."""
         return np.stack([strided_images(images) for images in views])
 
     def _plain(self, slots: range) -> list[Images]:
-        """Return, by view, uint8 memory for images before the color pass: the outputs' own memory, if possible."""
+        """Return uint8 memory, by view, for the resampled images before their colors are changed.
+
+        This is the outputs' own memory if the images can be made in place.
+        """
         outputs = [view.images[slots.start : slots.stop] for view in self._views]
         if self._in_place:
             return outputs
@@ -110,7 +113,10 @@ class ImageFiller:
             run_color(view.params.program, view.first + slot, image, out, self._dtype)
 
     def _fill_others(self, slots: range, plain: Sequence[Images]) -> dict[int, str]:
-        """Make the images that the fused kernel did not make, stage by stage; return the streams' problems by slot."""
+        """Decode and resample the images that the fused kernel left out.
+
+        Return, by slot, why an image does not decode.
+        """
         records = self._records
         missing = np.flatnonzero(~self._fused.done[slots.start : slots.stop]) + slots.start
         chosen = [slot for slot in missing.tolist() if slot not in records.problems]
@@ -130,9 +136,13 @@ class ImageFiller:
 
 
 def _allocate(geometries: Sequence[Geometry], output: OutputSpec, n: int, blocks: BufferPool) -> list[ViewImages]:
-    """Return memory for each group's images, in one block: an array (count, n, 3, H, W), or lists of arrays (3, h, w).
+    """Allocate one block of memory for the images of n slots in all groups.
 
     The block comes from a pool, because fresh pages would take a tenth of the time in which a batch is filled.
+
+    Returns:
+        The memory for each group: an array (views, n, 3, H, W) if the group has a fixed image size; otherwise a list of
+        n arrays (3, h, w) for each view.
     """
     dtype = output.numpy_dtype
     values = [3 * int(geometry.size.prod(axis=1).sum()) for geometry in geometries]

@@ -64,9 +64,9 @@ class FusedKernel:
         )
 
     def run(self, records: BatchRecords, slots: range, targets: StridedImage) -> bool:
-        """Make the images of ``slots``, without the GIL; return whether the kernel has made all of them.
+        """Decode and resample the images of ``slots``, without the GIL; return whether all of these images are done.
 
-        ``targets`` has a row for each view of each slot; the rows of one view are adjacent.
+        ``targets``, int64 (rows, 7), has a row of ``strided_image`` for each output of each slot, view after view.
         """
         streams = records.addresses, records.sizes, records.layouts, records.image_sizes, records.tops
         marks, geometry = (self._chosen, self.done), (self._cuts, self._factors, *self._views)
@@ -112,7 +112,7 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
     """Decode each chosen image once, and resample it for each view.
 
     Args:
-        slots: first slot, last slot + 1, and the slot of the first row of ``targets``.
+        slots: first slot, last slot + 1, and the slot to which the first row of ``targets`` belongs.
         marks: bool (n,), images to make; and bool (n,), set for images that are made.
         streams: addresses, sizes and layouts of the streams in memory, as ``jpeg.cut.TiledJpegs`` has them; width and
             height of the stored images; and the number of their pixel rows above the first row in memory.
@@ -168,7 +168,10 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
 
 @device_function
 def _open_image(stages, stream, box, factor, workspace, rect):
-    """Open the tiles that ``box`` needs, or the whole image if necessary; fill ``rect``, return like ``open_box``."""
+    """Open the tiles that ``box`` needs, or the whole image if no tiles can be opened alone.
+
+    ``rect`` receives the rectangle that is opened. Return a code, as ``open_box`` does.
+    """
     addresses, sizes, layout, size, top = stream
     if box[0] > 0 or box[1] > 0 or box[2] < size[0] or box[3] < size[1]:
         part = box - top * (np.arange(4) % 2)
@@ -182,9 +185,9 @@ def _open_image(stages, stream, box, factor, workspace, rect):
 
 @device_function
 def _set_region(box, clip, rect, factor, decoded_box, decoded_clip):
-    """Write the box, and the clip that the filter may read, in pixels of the decoded, perhaps downscaled image.
+    """Convert ``box`` and ``clip`` from source pixels to pixels of the decoded rectangle ``rect``.
 
-    The clip is rounded outwards.
+    Coordinates are divided by ``factor``, and the clip is rounded outwards.
     """
     for k in range(4):
         decoded_box[k] = (box[k] - (rect[k] if k < 2 else 0)) / factor

@@ -79,7 +79,7 @@ def _scale(name: str, size: tuple[int, int], source: list[int]) -> int:
 
 
 def _divided(geometry: Geometry, slot: int, scale: int, source_size: tuple[int, int]) -> Geometry:
-    """Return the geometry of image ``slot`` for an attachment with pixels ``scale`` times as large as the image's.
+    """Return the geometry of image ``slot`` for its attachment, which is ``scale`` times smaller than the image.
 
     Interpolation is at least bilinear, because whole pixels of the image may be fractions of the attachment's pixels.
     """
@@ -97,7 +97,10 @@ def _divided(geometry: Geometry, slot: int, scale: int, source_size: tuple[int, 
 
 
 def make_mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> Array:
-    """Return the mask target of an image, by nearest-neighbor interpolation: uint8 or int64 (H, W), 0 outside."""
+    """Resample an image's mask by nearest-neighbor interpolation.
+
+    Return uint8 or int64 (H, W), 0 outside of the image.
+    """
     mask = open_mask(name, blob, *geometry.source_size[slot].tolist())
     width, height = geometry.size[slot].tolist()
     out = np.empty((height, width), dtype=mask.dtype)
@@ -106,7 +109,7 @@ def make_mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int
 
 
 def make_map(name: str, asked: Sequence[str], stored: StoredMap, geometry: Geometry, slot: int) -> dict[str, Array]:
-    """Return an image's map in each requested form, by the name of the target.
+    """Return an image's resampled map in each requested form, by the name of the target.
 
     Args:
         name: name of the attachment, such as ``map:depth``.
@@ -114,7 +117,7 @@ def make_map(name: str, asked: Sequence[str], stored: StoredMap, geometry: Geome
             scale, float32, NaN for pixels without a value; ``name:valid`` for whether each pixel has a value, bool.
 
     Returns:
-        (channels, H, W), and bool (1, H, W) for ``name:valid``. Pixels outside of the image have the map's fill.
+        Arrays (channels, H, W); bool (1, H, W) for ``name:valid``. Pixels outside of the image have the map's fill.
 
     Raises:
         ImageError: the map is damaged, or has another form than the dataset states, or another size than its image.
@@ -144,7 +147,7 @@ def make_map(name: str, asked: Sequence[str], stored: StoredMap, geometry: Geome
 
 
 def open_mask(name: str, blob: bytes | memoryview, width: int, height: int) -> Array:
-    """Decode a mask to uint8, uint16 or int32 (height, width); raise ImageError if it is not a mask of that size."""
+    """Decode a mask to uint8, uint16 or int32 (height, width); raise ImageError if it is damaged or of another size."""
     try:
         with _open_image(blob) as image:
             _check_mask(name, image, width, height)

@@ -48,7 +48,7 @@ def random_bits(key, counter):
 
 @device_function
 def _random_words(key, first, uniform, angle, choice):
-    """Draw a random word for each element of ``choice``; split its bits into ``uniform``, ``angle`` and ``choice``."""
+    """Draw 64 random bits for each element; split them into numbers for ``uniform``, ``angle`` and ``choice``."""
     for j in range(choice.size):
         z = random_bits(key, first + j)
         uniform[j] = (_f32(_i32(z >> _S33)) + _HALF) * _SCALE
@@ -67,7 +67,7 @@ def _split(bits, exponent):
 
 @kernel("(uint64, int64, float32[:, ::1], int32[::1], float32[::1])")
 def fill_normals(key, first, workspace, choice, out):
-    """Write standard normal numbers: pair ``first + j`` of ``key`` to ``out[2 * j]`` and ``out[2 * j + 1]``.
+    """Write a key's standard normal numbers; pair ``first + j`` goes to ``out[2 * j]`` and ``out[2 * j + 1]``.
 
     Args:
         key, first: uint64 key, and int64 index of the first pair.

@@ -29,7 +29,7 @@ _TO_SUBNORMAL = np.float32(2.0**24)
 
 @kernel("(float32[::1], int64, uint32[::1])")
 def round_floats(line, dtype, patterns):
-    """Round float32 numbers to bit patterns of ``dtype``, ties to even; ``patterns`` and ``line`` may share memory."""
+    """Round the float32 numbers ``line`` to ``patterns``, bits of ``dtype``, ties to even; both may share memory."""
     bits = line.view(np.uint32)
     for i in range(line.size):
         b = bits[i]
@@ -52,7 +52,7 @@ def _normalize(levels, mean, deviation, line):
 
 
 def bit_patterns(values: F32, dtype: OutputDtype) -> Array:
-    """Return bit patterns of float32 (n,) in a dtype: truncated uint8 (n,) for UINT8, uint32 (n,) for floats."""
+    """Convert float32 (n,) to a dtype; return truncated uint8 (n,) for UINT8, otherwise bit patterns in uint32 (n,)."""
     if dtype == OutputDtype.UINT8:
         return values.astype(np.uint8)
     patterns = values.view(np.uint32)

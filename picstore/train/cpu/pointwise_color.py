@@ -23,7 +23,7 @@ from picstore.train.transforms.opcodes import (
     SOLARIZE_ADD,
 )
 
-_CHUNK = 1024  # number of pixels at a time; 16 KB of float32 with the grey levels
+_CHUNK = 1024  # number of pixels of a chunk; with grey levels, a chunk takes 16 KB of float32
 _UNKNOWN = -1.0  # marks a mean grey level that is not computed yet
 
 _f32, _i32 = np.float32, np.int32
@@ -126,7 +126,10 @@ def _permute(chunk, first, second):
 
 @device_function
 def _read(image, begin, chunk):
-    """Copy the image's pixels from ``begin`` on to a chunk; after the image's last pixel the chunk stays as it is."""
+    """Copy the image's pixels from ``begin`` on to the chunk.
+
+    Beyond the image's end, the chunk keeps its old values.
+    """
     for c in range(3):
         row, source = chunk[c], image[c][begin : begin + _CHUNK]
         for i in range(source.size):
@@ -151,7 +154,10 @@ def _sum(grey, count):
 
 @device_function
 def _run_step(opcode, number, second, mean, chunk):
-    """Run one step on a chunk; ``number`` and ``second`` are its first two operands, ``mean`` is for contrast."""
+    """Run one step on a chunk.
+
+    ``number`` and ``second`` are the step's first two operands, ``mean`` the mean grey level.
+    """
     flat = chunk.reshape(3 * _CHUNK)
     factor = _f32(number)
     rest = _f32(1 - number)

@@ -118,7 +118,7 @@ def rows_of_map(geometry: Geometry, slot: int) -> tuple[int, int]:
 def render_map(
     source: Array, geometry: Geometry, slot: int, *, top: int, fill: float, invalid: float, linear: bool
 ) -> tuple[F64, Bools]:
-    """Resample a map, (rows, w, channels) from row ``top`` on, as :func:`warp_map` says.
+    """Resample a map, whose rows from ``top`` on are ``source`` (rows, w, channels), as :func:`warp_map` does.
 
     Args:
         source: at least the rows of ``rows_of_map``.
@@ -150,7 +150,10 @@ def render_map(
 def _with_border(
     pixels: Array, geometry: Geometry, slot: int, origin: tuple[int, int]
 ) -> tuple[Array, tuple[int, int]]:
-    """Extend an image or mask by the visible part of its border; return pixels and their origin in source pixels."""
+    """Add the visible pixels of a repeated or mirrored border to an image or mask.
+
+    Return its pixels, and left and top.
+    """
     (left, top, right, bottom), (width, height) = geometry.window[slot].tolist(), geometry.source_size[slot].tolist()
     if left >= right or top >= bottom:
         return pixels, origin
@@ -161,7 +164,11 @@ def _with_border(
 
 
 def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64, interpolation: int) -> tuple[U8, F64, I64]:
-    """Resample an image's visible part to the output's scale; return pixels, with matrix and clip that fit them."""
+    """Resample an image's visible part to the output's scale.
+
+    Returns:
+        The smaller pixels, and the matrix and clip in units of these pixels.
+    """
     height, width = pixels.shape[:2]
     low, high = np.maximum(reach[:2], 0), np.minimum(reach[2:], (width, height))
     if (low >= high).any():
@@ -182,7 +189,7 @@ def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64, interpolation: int
 
 
 def _clip_in(clip: I64, origin: tuple[int, int], factor: int) -> I64:
-    """Convert a rectangle from source pixels to pixels of the decoded array, rounded outwards."""
+    """Convert a clip (left, top, right, bottom) from source pixels to pixels of the decoded array, rounded outwards."""
     clip = clip - np.array(origin * 2)
     if factor > 1:
         clip[:2] //= factor

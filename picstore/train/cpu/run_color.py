@@ -67,7 +67,7 @@ def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: Ou
 
 
 def _run_on_levels(program: ColorProgram, slot: int, end: int, image: U8) -> None:
-    """Run the steps before step ``end`` in place, each by a kernel of its own, so that no unused kernel is compiled."""
+    """Run an image's steps before step ``end`` in place, each by its own kernel, to compile no unused kernels."""
     steps = program.opcode_lists[slot]
     mixture = Mixture(image)
     step = 0
@@ -93,7 +93,7 @@ def _run_on_levels(program: ColorProgram, slot: int, end: int, image: U8) -> Non
 
 
 def _erase(program: ColorProgram, slot: int, step: int, dtype: OutputDtype, out: Array) -> None:
-    """Overwrite a box of ``out`` by NumPy, because a kernel would have to be compiled for each dtype and layout."""
+    """Erase a box of ``out`` by NumPy, because a kernel would have to be compiled for each dtype and layout."""
     left, top, right, bottom = program.operands[slot, step, :4].astype(np.int64).tolist()
     box = out[:, max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
     if program.opcode[slot, step] == opcodes.ERASE:

@@ -33,7 +33,7 @@ _TOLERANCE = 1e-6  # tolerance in pixels for rounding errors
 
 
 def empty_targets(output: OutputSpec, n: int) -> list[GroupTargets] | None:
-    """Return empty targets for n slots, group by group and view by view; None if the output has no targets."""
+    """Return an empty dict for each of n slots, by group and by view; return None if the output has no targets."""
     if not output.targets:
         return None
     return [[[{} for _ in range(n)] for _ in range(group.count)] for group in output.groups]
@@ -47,7 +47,10 @@ def add_targets(
     names: Sequence[str],
     params: Sequence[TransformParams],
 ) -> dict[int, str]:
-    """Add the targets of a slot's views to ``targets``; return the problem by slot, or {} if there is none."""
+    """Write the targets of a slot's views to ``targets``.
+
+    Return {slot: problem} if the extra or a mask is invalid, or {}.
+    """
     try:
         extra, blobs = parse_extra(records.extras[slot]), records.attachments[slot]
         first = True
@@ -145,7 +148,7 @@ def _object_targets(names: Sequence[str], objects: Objects, geometry: Geometry, 
 
 
 def _move_boxes(boxes: F64, geometry: Geometry, slot: int) -> F64:
-    """Map boxes (k, 4) to the output, and clip them to it; boxes outside become empty or NaN."""
+    """Map boxes (k, 4) to output pixels, and clip them to the output; boxes outside of it become empty or NaN."""
     low, high = _visible_rect(geometry, slot)
     boxes = np.concatenate([np.maximum(boxes[:, :2], low), np.minimum(boxes[:, 2:], high)], axis=1)
     corners = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
@@ -163,7 +166,7 @@ def _move_boxes(boxes: F64, geometry: Geometry, slot: int) -> F64:
 
 
 def _move_keypoints(keypoints: list[F64] | None, index: I64, geometry: Geometry, slot: int) -> tuple[F32, I64]:
-    """Return keypoints in the output, float32 (k, m, 2), and visibility, int64 (k, m), of the objects in ``index``."""
+    """Map keypoints of the objects ``index`` to the output; return float32 (k, m, 2), and visibility, int64 (k, m)."""
     chosen = [keypoints[k] for k in index] if keypoints else [np.zeros((0, 3))] * len(index)
     most = max(map(len, keypoints or chosen), default=0)
     table = np.zeros((len(chosen), most, 3))
@@ -180,7 +183,7 @@ def _move_keypoints(keypoints: list[F64] | None, index: I64, geometry: Geometry,
 
 
 def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> list[list[F32]]:
-    """Map each object's outlines to the output, clipped by the visible rectangle, geometry's edges, and output."""
+    """Map each object's outlines to output pixels, clipped to the source's visible part and to the output."""
     lengths = [len(outline) for outlines in polygons for outline in outlines]
     if not lengths:
         return [[] for _ in polygons]
@@ -209,7 +212,7 @@ def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> 
 
 
 def _visible_rect(geometry: Geometry, slot: int) -> tuple[I64, I64]:
-    """Return (left, top) and (right, bottom) of the source's part within the clip; edges may hide some of it."""
+    """Return (left, top) and (right, bottom) of the source image within the clip; edges may hide a part of it."""
     clip = geometry.clip[slot]
     return np.maximum(clip[:2], 0), np.minimum(clip[2:], geometry.source_size[slot])
 
@@ -221,7 +224,7 @@ def _rect_edges(low: npt.ArrayLike, high: npt.ArrayLike) -> F64:
 
 
 def _inside(points: F64, planes: F64) -> Bools:
-    """Return whether each point (…, 2) lies in each half-plane (q, 3): bool (…, q)."""
+    """Return whether each point (…, 2) lies in each half-plane of ``planes`` (q, 3): bool (…, q)."""
     inside: Bools = points @ planes[:, :2].T + planes[:, 2] >= -_TOLERANCE
     return inside
 

@@ -18,13 +18,14 @@ from picstore.kernels.jit import device_function, inlined, kernel, load_u16, loa
 from picstore.kernels.simd import load_byte, load_native_u64, load_u8, load_u32, store_i16, store_i32, store_native_u64
 from picstore.kernels.strided import put_bytes
 
-# Types for casts, because numba's integer constants have 64 bits, and a signed with an unsigned integer gives a float.
+# Types for casts; needed because numba's integer constants have 64 bits, and a signed with an unsigned integer gives a
+# float.
 _i64, _u64, _u32, _u8 = np.int64, np.uint64, np.uint32, np.uint8
 _UNIT = float(1 << 32)  # one pixel in units of a position
 _BITS, _ONE = POSITION_BITS, 1 << POSITION_BITS  # number of fractional bits of a weight, and the weight 1.0
 # Positions in a map are rounded to 2**_STEP_BITS = _STEPS steps per pixel.
 _STEP_BITS, _STEPS = 20, 1 << 20
-_NOWHERE = np.uint64((1 << 64) - 1)  # stands for the row or column of a pixel outside of a map
+_NOWHERE = np.uint64((1 << 64) - 1)  # index that marks a row or column outside of a map
 _TO_BITS, _HALF_STEP = np.int64(32 - POSITION_BITS), np.int64(1 << (31 - POSITION_BITS))
 
 
@@ -64,7 +65,10 @@ def _narrow(start, step, low, high, first, last):
 
 @inlined
 def _interpolated(top, bottom, bits, weights):
-    """Interpolate a channel, at bits ``bits`` and ``bits`` - 24 of ``top`` and ``bottom``, words of two pixels each."""
+    """Return one channel's level, interpolated from 2 × 2 neighbors.
+
+    ``top`` and ``bottom`` hold two neighbors each, the channel's levels at the bits ``bits`` and ``bits`` - 24.
+    """
     left, right, low = _u64(bits), _u64(bits - 24), _u32(0xFF)
     total = (
         weights[0] * (_u32(top >> left) & low)
@@ -77,7 +81,10 @@ def _interpolated(top, bottom, bits, weights):
 
 @device_function
 def _warp_inner(source, start, step, rows, line, run):
-    """Interpolate a run of pixels whose neighbors all lie in the array; 8 bytes are read from each left neighbor on."""
+    """Interpolate a run of output pixels whose neighbors all lie in ``source``.
+
+    Read 8 bytes from each left neighbor on.
+    """
     start_x, start_y = start
     step_x, step_y = step
     address = _u64(source.ctypes.data)
@@ -102,7 +109,7 @@ def _warp_inner(source, start, step, rows, line, run):
 
 @inlined
 def level_at(source, x, y, c, fill):
-    """Return the level of an image's channel ``c`` at (x, y), or of the fill outside of the image."""
+    """Return the level of channel ``c`` of an image's pixel (x, y); outside of the image, return the fill's level."""
     if 0 <= x < source.shape[1] and 0 <= y < source.shape[0]:
         return _i64(source[y, x, c])
     return _i64(fill[c])
@@ -110,9 +117,10 @@ def level_at(source, x, y, c, fill):
 
 @inlined
 def _row_start(step, shift, offset, y, width):
-    """Return along an axis a row's first position, the step from pixel to pixel, and whether both fit into int64.
+    """Return, along an axis, the source position of a row's first pixel, the step to each next pixel, and if both fit.
 
-    Positions are in units of 2**-32 pixels. Half of 2**-12 pixels is added, so that truncation to 12 bits rounds.
+    Both are int64 in units of 2**-32 pixels, or 0 if they do not fit into int64. Half of 2**-12 pixels is added to the
+    position, so that truncation to 12 bits rounds.
     """
     start = 0.5 * step + shift * (y + 0.5) + offset - 0.5
     if not (abs(step) * width < GENTLE and abs(start) < GENTLE):
@@ -122,7 +130,7 @@ def _row_start(step, shift, offset, y, width):
 
 @inlined
 def _border_position(first, by, gentle, at, x, low, high):
-    """Return a position along an axis in units of 2**-12 pixels, moved into the clip."""
+    """Return the source position of pixel ``x`` along an axis, in units of 2**-12 pixels, moved into the clip."""
     if gentle:
         steps = (first + x * by) >> _TO_BITS
     else:
@@ -132,7 +140,10 @@ def _border_position(first, by, gentle, at, x, low, high):
 
 @device_function
 def _warp_border(source, matrix, clip, fill, line, y, run, axes):
-    """Interpolate any pixels of a run: the clip's border repeats beyond the clip; beyond the image is ``fill``."""
+    """Interpolate a run of any output pixels.
+
+    The clip's border pixels repeat beyond it, and ``fill`` surrounds the image.
+    """
     (first_x, by_x, gentle_x), (first_y, by_y, gentle_y) = axes
     for x in range(run[0], run[1]):
         at_x = matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2] - 0.5
@@ -154,7 +165,7 @@ def _warp_border(source, matrix, clip, fill, line, y, run, axes):
 
 @device_function
 def _safe(start, step, low, high, begin, end):
-    """Return first and last + 1 of the pixels x in a run whose fixed-point positions lie in pixels low … high.
+    """Return first and last + 1 of the output pixels x in a run whose source positions lie in pixels low … high.
 
     The positions start + step · x are monotonic, so both ends move inwards until they fit, by at most two pixels.
     """
@@ -290,16 +301,16 @@ def warp_nearest(mask, matrix, clip, edges, fill, target):
 def warp_map(some, matrix, bounds, edges, numbers, linear, out):  # noqa: C901 - functions of a pixel take twice the time
     """Interpolate a map, which moves as a mask does: the output shows what lies under the centers of its pixels.
 
-    Linear interpolation takes positions in steps of 2**-20 pixels. It never mixes in a value that is missing: where one
-    of the four neighbors has none, the pixel under the center is taken as it is.
+    Linear interpolation takes positions in steps of 2**-20 pixels. If one of the four neighbors has no value, the
+    output takes the pixel under the center unchanged.
 
     Args:
         some: float32 (h, w, channels), some rows and columns of the map; and int64 (2,), column and row at which they
             begin in the map.
         matrix, edges: as for ``warp``.
         bounds: int64 (4,), the map's pixels that may be used: left, top, right, bottom.
-        numbers: the value outside of bounds and edges; and the number that means "no value", or NaN. NaN and infinity
-            always mean it, in any channel.
+        numbers: the value outside of bounds and edges; and the number that means "no value", or NaN. In any channel,
+            NaN and infinity mean "no value" too.
         linear: whether to interpolate; otherwise the nearest pixel is taken.
         out: float64 (channels, H, W), the values; and bool (H, W), whether the output has a value of the map.
     """
@@ -354,13 +365,14 @@ def warp_map(some, matrix, bounds, edges, numbers, linear, out):  # noqa: C901 -
 
 @inlined
 def _place(at, low, high, origin, found):
-    """Find the pixels of a line around a position; return the weight of the second of the two pixels to interpolate.
+    """Find the map's rows or columns around the position ``at`` along an axis.
 
-    ``found`` receives the nearest pixel, or ``_NOWHERE`` if the position lies outside of pixels ``low`` to ``high`` -
-    1; and the two pixels.
+    ``found`` receives the index of the nearest row or column, or ``_NOWHERE`` if it is not one of ``low`` to ``high`` -
+    1; then the indices of the two between which to interpolate. Indices count from ``origin``. Return the weight of the
+    second of the two.
     """
     found[0] = _NOWHERE
-    # Compared as floats, because a position may exceed the range of integers.
+    # Compare floats, because a position may exceed the range of integers.
     if not low <= at + TIE < high:
         return 0.0
     steps = math.floor((at - 0.5) * _STEPS + 0.5)

@@ -36,7 +36,7 @@ def _cubic_taps(position, a):
 
 @device_function
 def _cubic_sum(pixel, stride, across, down):
-    """Interpolate a channel of the 4 × 4 neighbors from address ``pixel`` on, with 6 fractional bits between passes."""
+    """Interpolate a channel of the 4 × 4 pixels from address ``pixel`` on, with 6 fractional bits between passes."""
     total = _i32(1 << 19)
     for v in range(4):
         partial = _i32(1 << 7)
@@ -49,7 +49,7 @@ def _cubic_sum(pixel, stride, across, down):
 
 @inlined
 def _position(matrix, clip, x, y, axis):
-    """Return a position along an axis, limited to 2 pixels beyond the clip, so that it fits into an integer."""
+    """Return the position along an axis, limited to 2 pixels beyond the clip, so that the position fits an integer."""
     at = matrix[axis, 0] * (x + 0.5) + matrix[axis, 1] * (y + 0.5) + matrix[axis, 2]
     return min(max(at, clip[axis] - 2.0), clip[axis + 2] + 2.0)
 

@@ -43,8 +43,8 @@ _COUNTS = 3 * 256  # number of an image's counters: one for each level of each c
 _MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 # Forbid fusion, because colors must equal the CPU's: a fused multiplication and addition rounds once, the CPU twice.
 OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
-# Options of the phase that resamples. With 80 registers a thread, 6 programs fit on a multiprocessor. Without a limit,
-# the compiler takes 96 for bicubic warps; with 72 it spills on sm_80. AMD's compiler has no such option.
+# Launch options of phase 0, which resamples. With 80 registers a thread, 6 programs fit on a multiprocessor. Without a
+# limit, the compiler takes 96 for bicubic warps; with 72 it spills on sm_80. AMD's compiler has no such option.
 FIRST_OPTIONS = OPTIONS if torch.version.hip else {**OPTIONS, "maxnreg": 80}
 
 
@@ -119,7 +119,7 @@ def augment(
 
 
 def _table(params: ResampleParams, phases: ColorPhases, memory: Sequence[torch.Tensor]) -> DescriptorTable:
-    """Return the descriptor table of outputs that lie in the blocks ``memory``, one after another in each block."""
+    """Build a batch's descriptor table; the outputs lie one after another in the blocks ``memory``."""
     table = make_descriptor_table(params, phases)
     begins = np.cumsum([0, *(block.numel() for block in memory)])
     of = np.searchsorted(begins, table.offsets, side="right") - 1
@@ -129,7 +129,10 @@ def _table(params: ResampleParams, phases: ColorPhases, memory: Sequence[torch.T
 
 
 def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tuple[DecodedImages, I64]:
-    """Extend images by the visible parts of their borders; return all images, and their origins in source pixels."""
+    """Add the visible border pixels to images that repeat or mirror their borders.
+
+    Return all images, and their origins.
+    """
     others = np.flatnonzero(geometry.border != CONSTANT).tolist()
     if not others:
         return images, origins
@@ -150,7 +153,7 @@ def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tu
 def _outputs(
     sizes: I64, output: OutputDtype, channels_last: bool, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor | list[torch.Tensor]]:
-    """Allocate dense memory for outputs; return the memory, and the outputs: the same tensor, or a list of images."""
+    """Allocate memory for outputs; return it, and the outputs: the same tensor, or a list of images if sizes differ."""
     values = 3 * sizes[:, 0] * sizes[:, 1]
     if values.min() <= 0 or values.max() >= MAX_VALUES:
         found = np.unique(sizes, axis=0).tolist()
@@ -170,7 +173,10 @@ def _outputs(
 
 
 def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> None:
-    """Launch jobs (table, output, channels last) in turn, after one asynchronous copy of all tables to the device."""
+    """Copy all jobs' tables to the device at once.
+
+    Launch the jobs (table, output, whether channels are last) in turn.
+    """
     device = jobs[0][1].device
     held = [_allocate_workspace(table, device) for table, _, _ in jobs]
     ends = list(accumulate((table.size for table, _, _ in jobs), initial=0))
@@ -186,7 +192,11 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
 
 
 def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[torch.Tensor]:
-    """Allocate memory for weights and canvas steps, and set its addresses in the header. Keep it until the launch."""
+    """Allocate memory for weights and canvas steps, and write the addresses to the table's header.
+
+    Returns:
+        The tensors, which must not be freed before the kernels are launched.
+    """
     starts = frozenset[int]().union(*table.starts)
     workspace = {WEIGHTS: torch.zeros(table.weights, dtype=torch.int32, device=device)}
     if starts & TABLE_STEPS:
@@ -202,7 +212,7 @@ def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[to
 
 
 def _launch(table: DescriptorTable, words: torch.Tensor, out: torch.Tensor, channels_last: bool) -> None:
-    """Launch the kernels of all phases of a table, with its ``words`` on the device."""
+    """Launch the kernels of all phases of a descriptor table; ``words`` are the table's words on the device."""
     device, several = out.device, len(table.starts) > 1
     passes = any(starts & ROW_STEPS for starts in table.starts)
     levels = torch.empty(2 * table.values if several else 0, dtype=torch.uint8, device=device)

@@ -177,7 +177,7 @@ def make_tables(table, phase):
 
 @device_function
 def _counts(table, phase):
-    """Return the address of the counts of levels of the program's image after ``phase``."""
+    """Return the address of the number of pixels with each level in the program's image after ``phase``."""
     image = phase * tl.load(table + IMAGES) + tl.program_id(1)
     return tl.load(table + COUNTS).to(tl.pointer_type(tl.int32)) + image * 3 * _LEVELS
 
@@ -193,7 +193,7 @@ def _count_levels(table, descriptor, phase, r, g, b, y, x):
 
 @device_function
 def _equalized(counts, levels):
-    """Return each level's new value by equalization, as in ``train/cpu/blur_sharpen_equalize.py``."""
+    """Return the new value of each level for an equalized histogram, as ``train/cpu/blur_sharpen_equalize.py`` does."""
     highest = tl.max(tl.where(counts > 0, levels, 0))
     step = (tl.sum(counts) - tl.sum(tl.where(levels == highest, counts, 0))) // 255
     below = tl.cumsum(counts) - counts + step // 2
@@ -202,7 +202,7 @@ def _equalized(counts, levels):
 
 @device_function
 def _stretched(counts, levels):
-    """Return each level's new value, so that the lowest level becomes 0 and the highest becomes 255."""
+    """Return the new value of each level, so that an image's lowest level becomes 0 and its highest becomes 255."""
     low, high = tl.min(tl.where(counts > 0, levels, 255)), tl.max(tl.where(counts > 0, levels, 0))
     scale = tl.maximum(high - low, 1).to(tl.float32) * _PER_LEVEL
     above = tl.maximum(levels - low, 0).to(tl.float32)
@@ -235,7 +235,7 @@ def _canvas_step(table, descriptor, step, levels, rows, y, x):
 
 @device_function
 def _pixels(descriptor):
-    """Return the coordinates of the program's pixels: int32 y (h, 1) and x (1, w)."""
+    """Return the coordinates of the pixels of the program's tile: int32 y (h, 1) and x (1, w)."""
     across = (load_i32(descriptor, SIZE) + TILE_WIDTH - 1) // TILE_WIDTH
     tile = tl.program_id(0)
     y = tile // across * TILE_HEIGHT + tl.arange(0, TILE_HEIGHT)

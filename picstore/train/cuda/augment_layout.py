@@ -27,10 +27,11 @@ ADDRESS = tl.constexpr(0)  # address of the source: planes of bytes
 PLANE = tl.constexpr(1)  # number of bytes from a plane to the next, 0 for grey
 SOURCE = tl.constexpr(2)  # width, height
 CLIP = tl.constexpr(4)  # left, top, right, bottom
-SLANTED = tl.constexpr(8)  # 1 if the image is not upright
+SLANTED = tl.constexpr(8)  # 1 if the image is rotated or sheared, 0 if it is upright
 FLIP = tl.constexpr(9)  # two words: 1 to mirror along x, and 1 to mirror along y
 WINDOW = tl.constexpr(11)  # number of source pixels that a filter reaches, along x and y
-# Six float64: for an upright image, start, scale and support, each along x and y; for a slanted image, its matrix.
+# Six float64: for an upright image, start, scale and support, each along x and y; for a slanted image, the matrix
+# (2, 3) that maps output pixels to source pixels.
 MAP = tl.constexpr(13)
 FILL = tl.constexpr(19)  # red, green, blue
 OFFSET = tl.constexpr(22)  # number of values of all outputs before this output
@@ -77,11 +78,11 @@ def load_f32(words, index):
 
 @device_function
 def load_i32(words, index):
-    """Load a word that holds an integer, as int32."""
+    """Load a word that holds an integer, and convert it to int32."""
     return tl.load(words + index).to(tl.int32)
 
 
 @device_function
 def load_level(words, index):
-    """Load a word that holds an integer, as float32."""
+    """Load a word that holds an integer, and convert it to float32."""
     return tl.load(words + index).to(tl.float32)

@@ -41,7 +41,7 @@ class ColorPhases:
 
     @classmethod
     def empty(cls, n: int) -> ColorPhases:
-        """Make one phase without steps for n images."""
+        """Return one phase without steps for n images."""
         none = np.zeros((n, 0, layout.STEP.value), np.int64)
         return cls(none, np.zeros(n, np.int64), np.zeros((n, 2), np.int64), [frozenset()], _NO_SMOOTHING)
 
@@ -70,7 +70,7 @@ class ColorPhases:
 
 
 def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalized: Bools) -> None:
-    """Clip erased boxes to their images; truncate their levels to integers in steps that are not ``normalized``."""
+    """Clip the boxes of erasing steps to their images; truncate the erased levels to integers unless ``normalized``."""
     erases = (opcode == opcodes.ERASE) | (opcode == opcodes.ERASE_RANDOM)
     if not erases.any():
         return
@@ -107,7 +107,7 @@ def _prepare_operands(opcode: I64, operands: F64) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class DescriptorTable:
-    """Descriptors of a batch's images, and the numbers that the host needs to launch kernels."""
+    """Descriptors of a batch's images for ``augment_kernels.py``, and the numbers that launches of the kernels need."""
 
     header: I64  # (HEADER,), words of the header
     rows: I64  # (n, k), a descriptor for each image
@@ -125,7 +125,10 @@ class DescriptorTable:
 
     @property
     def size(self) -> int:
-        """Number of words; even, because Triton recompiles kernels for addresses that are not multiples of 16 bytes."""
+        """Number of the table's int64 words.
+
+        Even, because Triton recompiles kernels for addresses not divisible by 16.
+        """
         words = self.header.size + self.rows.size + self.smoothing.size
         return words + words % 2
 

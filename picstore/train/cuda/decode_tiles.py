@@ -125,7 +125,10 @@ def decode_tiles(
 
 
 def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int]) -> None:
-    """Copy the words of all batches' images to ``rows``, with indices counted from the start of the joined memory."""
+    """Copy the words of all batches' images to ``rows``.
+
+    Let their indices count from the start of the joined memory.
+    """
     at = 0
     for each, start in zip(tables, starts, strict=False):
         mine, places, n = rows[at : at + len(each.count)], each.layout.places(), len(each.count)
@@ -156,12 +159,15 @@ def _waiting_on_errors(device: torch.device) -> Iterator[None]:
 
 
 def explain(status: int) -> str:
-    """Return why the segments of an image with this status are unsound."""
+    """Return the first reason in ``REASONS`` why the segments of an image with this status, not 0, are unsound."""
     return next(text for flag, text in REASONS.items() if status & flag)
 
 
 def _parts(blocks: I64) -> Iterator[slice]:
-    """Yield runs of images of at most _MOST_IMAGES images and MOST_BLOCKS blocks; one image may have more blocks."""
+    """Yield slices of images to decode together: at most _MOST_IMAGES images with at most MOST_BLOCKS blocks.
+
+    ``blocks`` (n,) has the number of blocks of each image. An image with more blocks is a slice of its own.
+    """
     if blocks.sum() <= MOST_BLOCKS and len(blocks) <= _MOST_IMAGES:
         yield slice(0, len(blocks))
         return
@@ -175,7 +181,10 @@ def _parts(blocks: I64) -> Iterator[slice]:
 
 
 def _write_firsts(rows: I64, first: I64, count: I64) -> I64:
-    """Write each image's first block, table entry, sample, pixel and part to the image's words; return the totals."""
+    """Write the indices of each image's first block, table entry, sample, pixel, part to ``rows``.
+
+    Return the totals (5,).
+    """
     amounts = np.empty((len(rows), 5), np.int64)
     amounts[:, :3] = rows[:, words.BLOCKS : words.SAMPLES + 1]
     amounts[:, 3] = 3 * rows[:, words.PITCH] * rows[:, words.HEIGHT]
@@ -197,7 +206,7 @@ def _upload(
     starts: Sequence[int],
     locked: Sequence[bool],
 ) -> dict[str, torch.Tensor]:
-    """Copy the bytes and tables of all batches to the device; return the arrays for kernels by name."""
+    """Copy the uploaded parts of all batches' tables to the device; return the kernels' input arrays by name."""
     block = torch.empty(starts[-1], dtype=torch.uint8, device=device)
     for number, each in enumerate(tables):
         host = torch.from_numpy(each.block[: each.layout.uploaded])
@@ -211,7 +220,10 @@ def _upload(
 def _decode_part(
     arrays: dict[str, torch.Tensor], rows: I64, part: slice, sums: I64
 ) -> tuple[DecodedImages, torch.Tensor]:
-    """Queue the kernels for the images ``part``; return their pixels, and their status on the device, int32 (k,)."""
+    """Queue the kernels that decode the k images ``part``.
+
+    Return the images, and their status on the device, int32 (k,).
+    """
     device = arrays["data"].device
     if part != slice(0, len(rows)):
         rows, arrays = rows[part], {**arrays, "images": arrays["images"][part]}
@@ -235,7 +247,10 @@ def _decode_part(
 
 
 def _launch(arrays: dict[str, torch.Tensor], rows: I64, count: int) -> None:
-    """Launch the kernels; programs are as large as possible in the interpreter, where each operation is slow."""
+    """Launch the decoding kernels.
+
+    Triton's interpreter gets the largest programs, because each operation is slow there.
+    """
     images, segments, entries = arrays["images"], arrays["segments"], arrays["entries"]
     coefficients, planes = arrays["coefficients"], arrays["planes"]
     n, most = len(rows), int(rows[:, words.BLOCKS].max())

@@ -27,7 +27,7 @@ class DecodedImages:
 
     @classmethod
     def from_tensors(cls, images: Sequence[torch.Tensor]) -> DecodedImages:
-        """Return the descriptions of images, each of which is a block of its own.
+        """Describe images that are given as tensors; each tensor is a block of its own.
 
         Raises:
             UsageError: kernels do not run on the device, devices differ, or a shape, dtype or stride is wrong.
@@ -53,7 +53,7 @@ class DecodedImages:
 
     @classmethod
     def join(cls, parts: Sequence[DecodedImages]) -> DecodedImages:
-        """Return all images of several objects, one object's images after the other's."""
+        """Return one object with the images of several ``DecodedImages``, in the order of these objects."""
         if len(parts) == 1:
             return parts[0]
         before = np.cumsum([0, *(len(part.memory) for part in parts)])

@@ -22,7 +22,7 @@ _PER_ONE = tl.constexpr(2.0**-12)
 
 @device_function
 def sharpened(descriptor, step, levels, y, x):
-    """Return the previous phase's levels, blended with smoothed levels."""
+    """Run a sharpness step: return the previous phase's levels, blended with a smoothed copy of these levels."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     rest = load_f32(step, OPERANDS + 1)
     plane = width * height
@@ -46,7 +46,7 @@ def _sharpened(plane, y, x, width, height, rest):
 
 @device_function
 def looked_up(descriptor, levels, table, y, x):
-    """Return the previous phase's levels after lookup in the image's table, uint8 (3, 256)."""
+    """Replace the previous phase's levels by the new levels in the image's ``table``, uint8 (3, 256)."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     inside = (y < height) & (x < width)
     pixel, plane = levels + y * width + x, width * height
@@ -58,7 +58,7 @@ def looked_up(descriptor, levels, table, y, x):
 
 @device_function
 def displaced_row(table, step, axis: tl.constexpr, y, x, width, height):
-    """Return the uniform noise of an elastic displacement along ``axis``, blurred along rows, float32."""
+    """Return the random noise that displaces the pixels (y, x) along ``axis``, blurred along rows: float32."""
     groups, weights = smoothing_row(table, step, 2 * axis)
     first = axis * height * width + y * width
     key = tl.load(step + KEY).to(tl.uint64)
@@ -85,7 +85,7 @@ def _uniform(key, counter):
 
 @device_function
 def _displacement(table, rows, step, axis: tl.constexpr, y, x, width, height):
-    """Return the noise of ``displaced_row`` for the pixels (y, x), blurred along columns too: float64."""
+    """Blur ``rows``, results of ``displaced_row``, along columns; return the noise at the pixels (y, x), float64."""
     groups, weights = smoothing_row(table, step, 2 * axis + 1)
     column = axis * height * width + tl.minimum(x, width - 1)
     return smoothed(rows, column, tl.minimum(y, height - 1), height, width, groups, weights).to(tl.float64)
@@ -93,7 +93,7 @@ def _displacement(table, rows, step, axis: tl.constexpr, y, x, width, height):
 
 @device_function
 def moved(table, descriptor, step, levels, rows, y, x):
-    """Return the previous phase's pixels, moved by the step's map or by the displacements in ``rows``."""
+    """Return the pixels (y, x) of the previous phase's image, moved by a ``WARP`` or ``ELASTIC`` step."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     across, down = x.to(tl.float64) + 0.5, y.to(tl.float64) + 0.5
     if load_i32(step, 0) == _ELASTIC:
@@ -130,7 +130,7 @@ def _mapped(words, across, down):
 
 @device_function
 def _fixed(at, scale: tl.constexpr, shift: tl.constexpr, extent):
-    """Return positions in fixed point, limited to one pixel before and one pixel after the image."""
+    """Return positions along an axis as int32, in units of 1 / ``scale`` pixels, at most one pixel beyond the image."""
     at = at * scale + shift
     at = tl.where(at > -scale, at, -scale)  # NaN becomes -scale too.
     return tl.floor(tl.minimum(at, (extent + 1).to(tl.float64) * scale - 1.0)).to(tl.int32)
@@ -153,7 +153,10 @@ def _nearest(step, levels, y, x, width, height):
 
 @device_function
 def _linear(step, levels, at_y, at_x, width, height, pillow):
-    """Interpolate bilinearly. Pillow repeats the border and truncates; torchvision blends with the fill and rounds."""
+    """Interpolate bilinearly, as Pillow does if ``pillow`` is true, otherwise as torchvision does.
+
+    Pillow repeats border pixels and truncates levels; torchvision blends border pixels with the fill and rounds levels.
+    """
     fx, fy = at_x & _FRACTION, at_y & _FRACTION
     x, y = at_x >> _BITS, at_y >> _BITS
     both = (fx * fy + _HALF) >> _BITS
@@ -197,7 +200,7 @@ def _cubic_weights(t):
 
 @device_function
 def _cubic(levels, at_y, at_x, width, height):
-    """Interpolate by Pillow's bicubic filter, which repeats the border and truncates."""
+    """Interpolate by Pillow's bicubic filter, which repeats border pixels and truncates levels."""
     plane = width * height
     p, q, r, s = _cubic_weights((at_x & _FRACTION).to(tl.float32) * _PER_ONE)
     w0, w1, w2, w3 = _cubic_weights((at_y & _FRACTION).to(tl.float32) * _PER_ONE)
@@ -232,7 +235,7 @@ def _truncated(value):
 
 @device_function
 def _filled_outside(step, r, g, b, at_y, at_x, width, height):
-    """Return r, g and b, with the fill in pixels whose positions lie outside of the image, as Pillow does."""
+    """Replace r, g and b by the fill in pixels whose source positions lie outside of the image, as Pillow does."""
     inside = (at_x >= -_HALF) & (at_x < width * _ONE - _HALF) & (at_y >= -_HALF) & (at_y < height * _ONE - _HALF)
     r = tl.where(inside, r, _fill_level(step, 0))
     g = tl.where(inside, g, _fill_level(step, 1))
@@ -242,7 +245,7 @@ def _filled_outside(step, r, g, b, at_y, at_x, width, height):
 
 @device_function
 def mixed(step, levels, sums, originals, plane, pixel, inside):
-    """Run a ``MIX`` step on one plane. ``sums`` and ``originals`` keep each pixel's values from phase to phase."""
+    """Run AugMix's ``MIX`` step on a plane. ``sums`` and ``originals`` keep the plane's values from phase to phase."""
     weight, position = load_f32(step, OPERANDS), load_i32_of(step, OPERANDS + 1)
     level = tl.load(levels + plane + pixel, inside, 0).to(tl.float32)
     total = weight * level

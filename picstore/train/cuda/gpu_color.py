@@ -37,7 +37,7 @@ _ERASE_RANDOM, _SMOOTHING_ROW = tl.constexpr(opcodes.ERASE_RANDOM), tl.constexpr
 _ERASE_NORMALS, _NORMALIZE = tl.constexpr(ERASE_NORMALS), tl.constexpr(opcodes.NORMALIZE)
 
 _TO_BYTE, _SIXTH, _PER_LEVEL = tl.constexpr((256 - 1e-3) / 255), tl.constexpr(1 / 6), tl.constexpr(1 / 255)
-_ROUND = tl.constexpr(1.5 * 2**23)  # Adding and subtracting this rounds to integers, ties to even.
+_ROUND = tl.constexpr(1.5 * 2**23)  # If added and then subtracted, rounds a float32 to an integer, ties to even.
 
 _GOLDEN, _M1, _M2 = tl.constexpr(rng.GOLDEN), tl.constexpr(rng.MIX1), tl.constexpr(rng.MIX2)
 _LOW31, _UNIT, _TURN = tl.constexpr((1 << 31) - 1), tl.constexpr(2.0**-31), tl.constexpr(math.pi / 4 * 2.0**-30)
@@ -90,19 +90,19 @@ def run_steps(descriptor, begin, end, r, g, b, y, x):  # noqa: C901 - a branch a
 
 @device_function
 def grey_of(r, g, b):
-    """Return whole grey levels, computed as in torchvision."""
+    """Return the grey levels of the colors r, g, b, rounded down to integers, as torchvision does."""
     return tl.floor(0.2989 * r + 0.587 * g + 0.114 * b)
 
 
 @device_function
 def blended(value, factor, offset):
-    """Return ``factor`` times levels plus ``offset``, clipped to 0 … 255 and rounded down."""
+    """Return the levels ``value`` times ``factor`` plus ``offset``, clipped to 0 … 255 and rounded down."""
     return tl.floor(tl.minimum(tl.maximum(factor * value + offset, 0.0), 255.0))
 
 
 @device_function
 def smoothing_row(table, step, number):
-    """For row ``number`` of a step's blur weights, return the number of groups of taps and the address of weight 0."""
+    """Return the number of groups of taps and the address of the weights in row ``number`` of a step's blur weights."""
     pitch, first = tl.load(table + SMOOTHING_PITCH), load_f32(step, OPERANDS + _SMOOTHING_ROW).to(tl.int64)
     row = (table + tl.load(table + SMOOTHING)).to(tl.pointer_type(tl.float32)) + (first + number) * pitch
     return tl.load(row).to(tl.int32), row + 1
@@ -132,7 +132,7 @@ def smoothed(source, fixed, i, extent, stride, groups, weights):
 
 @device_function
 def _pair(source, i, k, extent, stride, weights):
-    """Return the weighted sum of two taps: ``k`` pixels before and ``k`` after a pixel."""
+    """Return the weighted sum of the two taps of a blur that lie ``k`` pixels before and after each pixel."""
     low = tl.load(source + reflected(i - k, extent) * stride).to(tl.float32)
     high = tl.load(source + reflected(i + k, extent) * stride).to(tl.float32)
     return tl.load(weights + k) * (low + high)
@@ -161,7 +161,7 @@ def _normalized(step, value, channel: tl.constexpr):
 
 @device_function
 def _turned(r, g, b, turns):
-    """Turn the hue by ``turns`` sixths of a turn, as in ``train/cpu/pointwise_color.py``."""
+    """Return r, g and b with the hue turned by ``turns`` sixths of a turn, as ``train/cpu/pointwise_color.py`` does."""
     v = tl.maximum(tl.maximum(r, g), b)
     d = v - tl.minimum(tl.minimum(r, g), b)
     across = tl.where(v == g, b - r, r - g)
@@ -214,7 +214,7 @@ def _noisy(descriptor, step, value, y, x, channel: tl.constexpr):
 
 @device_function
 def _erased(step, opcode, r, g, b, y, x):
-    """Write one color or random values to the pixels in the step's box."""
+    """Replace the pixels in the step's box by one color or by random values; return all pixels."""
     if opcode == _ERASE:
         inside = _in_box(step, y, x)
         r = tl.where(inside, load_f32(step, OPERANDS + 4), r)
@@ -241,7 +241,7 @@ def _in_box(step, y, x):
 
 @device_function
 def _index_in_box(step, y, x, channel: tl.constexpr):
-    """Return the index of each pixel's value among the values in the step's box, int64; arbitrary outside of it."""
+    """Return each pixel's index among the pixels (3, h, w) of the step's box, int64; arbitrary outside of the box."""
     left, top = load_f32(step, OPERANDS).to(tl.int32), load_f32(step, OPERANDS + 1).to(tl.int32)
     width = load_f32(step, OPERANDS + 2).to(tl.int32) - left
     height = load_f32(step, OPERANDS + 3).to(tl.int32) - top

@@ -29,9 +29,9 @@ from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
 LANES = 256  # number of output pixels whose weights a program computes at once
 
-# Order of the int32 values for an axis of an image: the maximum number of weights of an output pixel; for all output
-# pixels, the first source pixel; for all, ``ONE`` minus the sum of the weights; for all, the first weight; for all, the
-# second weight; and so on.
+# Index of the first source pixels in the int32 values of an image's axis, which are: the largest number of weights of
+# an output pixel; each output pixel's first source pixel; ``ONE`` minus the sum of each output pixel's weights; each
+# output pixel's first weight; each output pixel's second weight; and so on.
 FIRSTS = tl.constexpr(1)
 
 _BILINEAR = tl.constexpr(filters.BILINEAR)  # lower codes are nearest and box
@@ -63,7 +63,10 @@ def make_weights(table, LANES: tl.constexpr):
 
 @device_function
 def _weigh(descriptor, words, made, x, length):
-    """Write the weights of output pixels ``x`` along the axis of ``words``; return each pixel's number of weights."""
+    """Compute and write the weights of the output pixels ``x`` along one axis.
+
+    Return each pixel's number of weights.
+    """
     interpolation, antialias = load_i32(descriptor, FILTER), load_i32(descriptor, FILTER + 1)
     low, high, extent = load_i32(words, CLIP), load_i32(words, CLIP + 2), load_i32(words, SOURCE)
     support = load_f64(words, MAP + 4)
@@ -106,7 +109,7 @@ def _weigh(descriptor, words, made, x, length):
 
 @device_function
 def _value(j, center, support, interpolation, a):
-    """Return the filter's values at the source pixels ``j``, not yet divided by their sum."""
+    """Return the filter's value for each source pixel ``j``, before division by the sum of an output pixel's values."""
     distance = tl.abs(j.to(tl.float64) + 0.5 - center) / support
     if interpolation == _BILINEAR:
         value = tl.maximum(1.0 - distance, 0.0)
@@ -121,7 +124,7 @@ def _value(j, center, support, interpolation, a):
 
 @device_function
 def cubic(distance, a):
-    """Return Keys' cubic with parameter ``a`` at a distance of at most 2 pixels, float64."""
+    """Return the value of Keys' cubic filter with the parameter ``a`` at a distance of at most 2 pixels, float64."""
     near = ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
     far = a * (((distance - 5.0) * distance + 8.0) * distance - 4.0)
     return tl.where(distance < 1.0, near, far)

@@ -45,8 +45,10 @@ def make_tables(codes, places, images, tables, LANES: tl.constexpr):
     """Compute the lookup table of each Huffman table; a program computes one table.
 
     Args:
-        codes: uint8, has (4, HUFFMAN_BYTES) of each image at the index that the image's words hold.
-        places: int32, has (4, 4) words on each image's tables at the index that the image's words hold.
+        codes: uint8, the symbols and counts of each image's 4 tables, (4, HUFFMAN_BYTES), which begin at the index that
+            the image's words hold.
+        places: int32, the descriptions of each image's 4 tables, (4, 4), which begin at the index that the image's
+            words hold.
         images: int64 (n, IMAGE_WORDS), words of the images.
         tables: int32, receives the entries.
         LANES: number of entries to compute at once.
@@ -208,7 +210,7 @@ def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS
 
 @device_function
 def _find_image(images, part, count):
-    """Return the index of the image with a part: the last image before which there are at most ``part`` parts."""
+    """Return the index of the image that contains the part with index ``part``, found by binary search."""
     number = part * 0
     step = 1
     while step < count:
@@ -224,7 +226,7 @@ def _find_image(images, part, count):
 
 @device_function
 def _blocks_of_mcu(image):
-    """Return the number of luma blocks in an MCU, and the number of all its blocks."""
+    """Return the number of luma blocks in an MCU, and the number of all blocks in the MCU."""
     three = tl.load(image + _COMPONENTS) == 3
     luma = tl.where(three, (tl.load(image + _ACROSS) * tl.load(image + _DOWN)).to(tl.int32), 1)
     return luma, tl.where(three, luma + 2, 1)
@@ -232,7 +234,11 @@ def _blocks_of_mcu(image):
 
 @device_function
 def _refill(stream, buffer, valid, position, end):
-    """Append up to 4 bytes to ``buffer``, up to a stuffed zero; return the new state, and False if a marker follows."""
+    """Append up to 4 of the stream's bytes to each lane's ``buffer``; stop after a stuffed zero, which is skipped.
+
+    Returns:
+        The buffer, its number of valid bits, the position in the stream, and whether no marker was met.
+    """
     word_at = stream.to(tl.pointer_type(tl.uint32)) + (position >> 2)
     wanted = (valid <= 32) & (position < end)
     low = tl.load(word_at, wanted, 0).to(tl.uint64)

@@ -95,9 +95,9 @@ def _store_eight(c, q, out, stride, known):
 
 @device_function
 def _store_four(c, q, out, stride, known):
-    """Store 4 × 4 samples, to which coefficient 4 of a row or column adds nothing (libjpeg's jidctred.c).
+    """Compute and store the 4 × 4 samples of a block reduced by 2, as libjpeg's jidctred.c does.
 
-    The compiler leaves out results of these coefficients, because they are not used.
+    Coefficient 4 of each row and column does not contribute, so the compiler leaves out its computation.
     """
     below = (_number(c, 0) * 0).to(tl.int32)
     for k in tl.static_range(8, 64):
@@ -115,7 +115,7 @@ def _store_four(c, q, out, stride, known):
 
 @device_function
 def _transform_to_four(x, SHIFT: tl.constexpr):
-    """Transform 8 numbers of 16 bits along one dimension to 4; number 4 is ignored."""
+    """Transform a row or column of 8 numbers to 4 numbers of 16 bits; the number with index 4 is ignored."""
     x0, x1, x2, x3, _, x5, x6, x7 = x
     first = (x0 << 14) + (1 << (SHIFT - 1))
     even = x2 * _FOUR_EVEN[0] + x6 * _FOUR_EVEN[1]
@@ -131,7 +131,10 @@ def _transform_to_four(x, SHIFT: tl.constexpr):
 
 @device_function
 def _store_two(c, q, out, stride, known):
-    """Store 2 × 2 samples, to which even coefficients other than 0 add nothing (libjpeg's jidctred.c)."""
+    """Compute and store the 2 × 2 samples of a block reduced by 4, as libjpeg's jidctred.c does.
+
+    Coefficients with the indices 2, 4 and 6 of each row and column do not contribute.
+    """
     low, high = _transform_to_two(c, q, 0)
     l1, h1 = _transform_to_two(c, q, 1)
     l3, h3 = _transform_to_two(c, q, 3)
@@ -143,7 +146,7 @@ def _store_two(c, q, out, stride, known):
 
 @device_function
 def _transform_to_two(c, q, I: tl.constexpr):  # noqa: E741
-    """Transform the 8 coefficients of column ``I`` to 2 numbers, ignoring even coefficients other than 0."""
+    """Transform the 8 coefficients of column ``I`` to 2 numbers; the coefficients 2, 4 and 6 are ignored."""
     first = _product(c, q, _ZIGZAG[I]) << 15
     odd = _product(c, q, _ZIGZAG[8 + I]) * _TWO[0] + _product(c, q, _ZIGZAG[24 + I]) * _TWO[1]
     odd += _product(c, q, _ZIGZAG[40 + I]) * _TWO[2] + _product(c, q, _ZIGZAG[56 + I]) * _TWO[3]
@@ -161,7 +164,7 @@ def _store_pair(x0, x1, x3, x5, x7, out, known):
 
 @device_function
 def _transform(x, SHIFT: tl.constexpr):
-    """Transform 8 numbers of 16 bits along one dimension; constants have 13 fractional bits (jidctint.c)."""
+    """Transform a row or column of 8 numbers of 16 bits, as jidctint.c does, by constants with 13 fractional bits."""
     x0, x1, x2, x3, x4, x5, x6, x7 = x
     rounding = 1 << (SHIFT - 1)
     sum04 = (_wrapped(x0 + x4) << 13) + rounding
@@ -190,7 +193,7 @@ def _transform(x, SHIFT: tl.constexpr):
 
 @device_function
 def _column(c, q, flat, I: tl.constexpr):  # noqa: E741
-    """Dequantize a column. In blocks with only one row (``flat``), wrap to 14 bits, as vectorized decoders do."""
+    """Dequantize column ``I``. If only row 0 is not zero (``flat``), wrap to 14 bits, as vectorized decoders do."""
     first = _product(c, q, _ZIGZAG[I])
     column = (tl.where(flat, first << 18 >> 18, first),)
     for k in tl.static_range(1, 8):
@@ -200,7 +203,7 @@ def _column(c, q, flat, I: tl.constexpr):  # noqa: E741
 
 @device_function
 def _every(made, STEP: tl.constexpr, I: tl.constexpr):  # noqa: E741
-    """Return a row: number ``I`` of each of 8 columns, which have STEP numbers each."""
+    """Return row ``I`` of the 8 columns in ``made``, which lie one after another and have STEP numbers each."""
     row = ()
     for k in tl.static_range(8):
         row = row + (made[STEP * k + I],)  # type: ignore[assignment]  # noqa: RUF005
@@ -209,25 +212,25 @@ def _every(made, STEP: tl.constexpr, I: tl.constexpr):  # noqa: E741
 
 @device_function
 def _wrapped(x):
-    """Wrap to 16 bits."""
+    """Wrap int32 numbers to signed integers of 16 bits."""
     return (x << 16) >> 16
 
 
 @device_function
 def _saturated(x, SHIFT: tl.constexpr):
-    """Shift right by SHIFT, and saturate to 16 bits."""
+    """Shift numbers right by SHIFT bits, and saturate them to signed integers of 16 bits."""
     return tl.minimum(tl.maximum(x >> SHIFT, -32768), 32767)
 
 
 @device_function
 def _sample(x):
-    """Convert a sample around 0 to a level of 0 to 255."""
+    """Add 128 to samples, clipped to −128 … 127, so that they become levels of 0 to 255."""
     return (tl.minimum(tl.maximum(x, -128), 127) + 128).to(tl.uint32)
 
 
 @device_function
 def _load_four_at_once(address, known):
-    """Load 64 numbers of 16 bits as 16 words, each of four numbers."""
+    """Load the 64 numbers of a block, each of 16 bits, as 16 words of four numbers each."""
     loaded = ()
     for k in tl.static_range(16):
         loaded = loaded + (tl.load(address + k, known, 0),)  # type: ignore[assignment]  # noqa: RUF005 - Triton unpacks none
@@ -236,11 +239,11 @@ def _load_four_at_once(address, known):
 
 @device_function
 def _number(loaded, Z: tl.constexpr):
-    """Return number ``Z`` of 64 from the words of ``_load_four_at_once``, sign-extended."""
+    """Return the number with index ``Z`` in the 16 words of ``_load_four_at_once``, sign-extended to int32."""
     return (loaded[Z // 4] << (48 - 16 * (Z % 4)) >> 48).to(tl.int32)
 
 
 @device_function
 def _product(c, q, Z: tl.constexpr):
-    """Return coefficient ``Z``, dequantized and wrapped to 16 bits."""
+    """Return the coefficient at zigzag position ``Z``, dequantized and wrapped to 16 bits."""
     return _wrapped(_number(c, Z) * _number(q, Z))

@@ -51,7 +51,10 @@ _TO_BITS, _HALF_STEP = tl.constexpr(32 - filters.POSITION_BITS), tl.constexpr(1 
 
 @device_function
 def sampled(table, descriptor, y, x):
-    """Return red, green and blue of the output pixels ``y``, int32 (h, 1), and ``x``, (1, w): whole float32 levels."""
+    """Return red, green and blue of output pixels: float32 (h, w) without fractions.
+
+    ``y``, int32 (h, 1), and ``x``, int32 (1, w), are the rows and columns of the pixels.
+    """
     interpolation = load_i32(descriptor, FILTER)
     if load_i32(descriptor, SLANTED) == 0:
         r, g, b = _filtered(table, descriptor, y, x)
@@ -75,7 +78,10 @@ def sampled(table, descriptor, y, x):
 
 @device_function
 def _filtered(table, descriptor, y, x):
-    """Resample an upright image: first along columns, to 6 fractional bits, as in ``kernels/resample_passes.py``."""
+    """Resample an upright image; return red, green and blue.
+
+    Columns come first, with 6 fractional bits in the results, as in ``kernels/resample_passes.py``.
+    """
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     weights = tl.load(table + WEIGHTS).to(tl.pointer_type(tl.int32))
     across, down = weights + tl.load(descriptor + AXES), weights + tl.load(descriptor + AXES + 1)
@@ -118,19 +124,22 @@ def _filtered(table, descriptor, y, x):
 
 @device_function
 def _beside(fill, missing):
-    """Return the fill times the ``missing`` weight of source pixels beyond the image, with 6 fractional bits."""
+    """Return the fill times ``missing``, the weight of source pixels outside of the image, with 6 fractional bits."""
     return (fill * missing + _HALF_ROW) >> _DROPPED
 
 
 @device_function
 def _level(total):
-    """Convert a sum, which includes a half, to a level; clip it, because bicubic and Lanczos filters overshoot."""
+    """Convert a weighted sum of levels plus half a level to a level, clipped because some filters overshoot."""
     return tl.minimum(tl.maximum(total >> _PIXEL_BITS, 0), 255).to(tl.float32)
 
 
 @device_function
 def _position(descriptor, y, x, axis: tl.constexpr):
-    """Return float64 positions along an axis, at most 2 pixels beyond the clip; and the clip's first and last pixel."""
+    """Return source positions along an axis, float64, at most 2 pixels beyond the clip.
+
+    And the clip's first, last pixel.
+    """
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5
     matrix = descriptor + MAP + 3 * axis
@@ -142,7 +151,7 @@ def _position(descriptor, y, x, axis: tl.constexpr):
 
 @device_function
 def _nearest(descriptor, y, x):
-    """Return the source pixels nearest to a slanted image's output pixels; borders are as for ``_interpolated``."""
+    """Sample a rotated or sheared image at the nearest source pixels; borders are as for ``_interpolated``."""
     at_x, left, right = _position(descriptor, y, x, 0)
     at_y, top, bottom = _position(descriptor, y, x, 1)
     i = tl.minimum(tl.maximum(tl.floor(at_x + _TIE).to(tl.int32), left), right)
@@ -153,7 +162,7 @@ def _nearest(descriptor, y, x):
 
 @device_function
 def _bicubic(descriptor, y, x):
-    """Interpolate a slanted image by the bicubic filter; borders are as for ``_interpolated``."""
+    """Sample a rotated or sheared image by the bicubic filter; borders are as for ``_interpolated``."""
     at_x, left, right = _position(descriptor, y, x, 0)
     at_y, top, bottom = _position(descriptor, y, x, 1)
     a = tl.where(load_i32(descriptor, FILTER + 1) != 0, _SHARP, _PLAIN).to(tl.float64)
@@ -187,7 +196,7 @@ def _unpacked(weights, k):
 
 @device_function
 def _cubic_taps(position, a):
-    """Return the index of the first of four pixels along an axis, and a word of their 16-bit weights, with sum 1."""
+    """Return, along an axis, the first of four source pixels, and a word with their four 16-bit weights, of sum 1."""
     near = tl.floor(position - 0.5)
     away = position - 0.5 - near
     first, second, last = _whole(cubic(1.0 + away, a)), _whole(cubic(away, a)), _whole(cubic(2.0 - away, a))
@@ -203,7 +212,10 @@ def _whole(weight):
 
 @device_function
 def _interpolated(descriptor, y, x):
-    """Interpolate a slanted image bilinearly; the clip's border repeats beyond it, and ``fill`` is beyond the image."""
+    """Sample a rotated or sheared image bilinearly.
+
+    Pixels at the clip's border repeat beyond the clip; pixels outside of the image have the fill.
+    """
     left, right, fx = _neighbors(descriptor, y, x, 0)
     top, bottom, fy = _neighbors(descriptor, y, x, 1)
     both = (fx * fy + _HALF) >> _BITS
@@ -221,7 +233,7 @@ def _rounded(total):
 
 @device_function
 def _neighbors(descriptor, y, x, axis: tl.constexpr):
-    """Return the two nearest source pixels along an axis, and the 12-bit weight of the second; see ``cpu/warp.py``."""
+    """Return, along an axis, the two nearest source pixels and the second pixel's 12-bit weight, as ``cpu/warp.py``."""
     low = load_i32(descriptor, CLIP + axis)
     last = load_i32(descriptor, CLIP + 2 + axis) - 1
     matrix = descriptor + MAP + 3 * axis
@@ -241,7 +253,7 @@ def _neighbors(descriptor, y, x, axis: tl.constexpr):
 
 @device_function
 def _corner(descriptor, y, x, weight):
-    """Return red, green and blue of the source pixel (y, x), or of the fill outside of the image, times ``weight``."""
+    """Return the color of source pixels (y, x) times ``weight``; outside of the image, the color is the fill."""
     source = tl.load(descriptor + ADDRESS).to(tl.pointer_type(tl.uint8))
     plane = tl.load(descriptor + PLANE)
     known = (y >= 0) & (y < load_i32(descriptor, SOURCE + 1)) & (x >= 0) & (x < load_i32(descriptor, SOURCE))
@@ -257,7 +269,7 @@ def _corner(descriptor, y, x, weight):
 
 @device_function
 def _visible_weight(descriptor, y, x, count):
-    """Return the share of each pixel within all edges, from 0 to ``_ONE``, int32."""
+    """Return the share of each output pixel that lies within all edges, from 0 to ``_ONE``, int32."""
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5
     seen = tl.full((TILE_HEIGHT, TILE_WIDTH), 1.0, tl.float64)
@@ -271,7 +283,7 @@ def _visible_weight(descriptor, y, x, count):
 
 @device_function
 def _visible_run(descriptor, y, x, count):
-    """Return ``_ONE`` for pixels whose centers lie within all edges, otherwise 0, as the CPU's ``visible_run`` does."""
+    """Return ``_ONE`` for output pixels whose centers lie within all edges, otherwise 0, as ``cpu/warp.py`` does."""
     down = y.to(tl.float64) + 0.5
     low = down * 0.0
     high = low + load_i32(descriptor, SIZE).to(tl.float64) - 1.0

@@ -57,7 +57,7 @@ def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @device_function
 def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
-    """Return one chroma component's values at the four adjacent pixels of each lane, interpolated from samples."""
+    """Interpolate a chroma component's samples; return its values at the four adjacent pixels of each lane."""
     across, down = (tl.load(image + _WIDER) - 1).to(tl.int32), (tl.load(image + _TALLER) - 1).to(tl.int32)
     stride = tl.load(image + _STRIDE + COMPONENT)
     plane = planes + tl.load(image + _PLANE + COMPONENT)

@@ -85,7 +85,7 @@ def with_index(device: torch.device) -> torch.device:
 
 
 def check_decoder(decode: Decode, device: torch.device) -> None:
-    """Try a decoder on a sound image.
+    """Test whether a decoder decodes a sound image.
 
     Raises:
         PicstoreError: the sound image does not decode, so no other image would.
@@ -121,9 +121,9 @@ class DecodedStreams:
     """Images decoded from a batch's streams.
 
     Attributes:
-        images: uint8 (3, h, w) on the device; None for a stream that no decoder takes.
-        problems: for each missing image, by index, the reason.
-        refused: for each image that the device left to the CPU, the reason.
+        images: uint8 (3, h, w) on the device; None for a stream that neither the device nor the CPU decodes.
+        problems: by index, why an image is None.
+        refused: by index, why the device left an image to the CPU.
     """
 
     images: list[torch.Tensor | None]
@@ -212,7 +212,7 @@ def _kind_of(error: RuntimeError) -> str:
 
 
 def _decode_on_cpu(stream: torch.Tensor, width: int, height: int) -> torch.Tensor:
-    """Decode a stream on the CPU: uint8 (3, height, width)."""
+    """Decode a stream on the CPU; return uint8 (3, height, width)."""
     from picstore.train.cpu.decode_crop import decode_rgb  # Its kernels are seldom needed if a GPU decodes.
 
     pixels = decode_rgb(stream.numpy(), width=width, height=height)

@@ -53,7 +53,7 @@ def lock_pages(array: U8, device: torch.device) -> bool:
 
 
 def _register(mapping: Mapping, device: torch.device) -> str:
-    """Page-lock memory until it is unmapped; return CUDA's error message, or "" after success.
+    """Page-lock mapped memory until the memory is unmapped; return CUDA's error message, or "" after success.
 
     A new thread makes the call, because otherwise torch would raise this call's error at the thread's next launch.
     """
@@ -78,7 +78,10 @@ def _register(mapping: Mapping, device: torch.device) -> str:
 
 
 def _unregister(address: int, device: torch.device, pid: int) -> None:
-    """Unlock memory whose copies to the GPU have ended; do nothing in a fork, where CUDA does not work."""
+    """Unlock memory after its copies to the GPU have ended.
+
+    Do nothing in a forked process, where CUDA does not work.
+    """
     if pid != os.getpid():
         return
     cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -71,7 +71,7 @@ def _weigh(source_size: I64, box: F64, clip: I64, size: I64, filters: tuple[I64,
 def make_resample_params(
     geometry: Geometry, planes: I64, source_size: I64, origins: I64, factors: I64
 ) -> ResampleParams:
-    """Return the parameters by which decoded pixels are resampled, as ``train/cpu/render.py`` does for one image.
+    """Return the parameters that resample decoded images as ``train/cpu/render.py`` does one image.
 
     ``origins``, (n, 2), and ``factors``, (n,), are arguments of ``augment``.
 
@@ -107,7 +107,7 @@ def make_resample_params(
 def minify_slanted(
     params: ResampleParams, geometry: Geometry, origins: I64, factors: I64
 ) -> tuple[I64, ResampleParams, ResampleParams]:
-    """Split the antialiased resampling of slanted images in two: the first minifies them to the output's scale.
+    """Split the antialiased resampling of rotated or sheared images in two: the first minifies to the output's scale.
 
     Returns:
         Indices of the images to minify, int64 (k,); their parameters for the first resampling; and all images'
