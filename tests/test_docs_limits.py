@@ -33,7 +33,7 @@ LIMITS = {
     "distributed.md": 1188,
     "editing.md": 1350,
     "environment.md": 1000,
-    "format.md": 5930,
+    "format.md": 5840,
     "formats.md": 3020,
     "frameworks.md": 1400,
     "gpu.md": 1000,
