@@ -63,9 +63,11 @@ def compile_on_first_use() -> None:
     from picstore.kernels.ahead import compile_ahead
     from picstore.kernels.jit import is_cached
     from picstore.prepare.convert.kernel_warmup import encoder_kernels
-    from picstore.train.cpu.needed_kernels import standard_kernels
 
-    if not all(map(is_cached, encoder_kernels())) and importlib.util.find_spec("torch") is not None:
+    if importlib.util.find_spec("torch") is not None and not all(map(is_cached, encoder_kernels())):
+        # Imported only with torch, because importing any part of picstore.train without torch raises an error.
+        from picstore.train.cpu.needed_kernels import standard_kernels
+
         compile_ahead(_kernels_of_convert() + standard_kernels())
 
 
