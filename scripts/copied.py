@@ -89,7 +89,12 @@ def speed() -> str:
         ("original JPEGs", two, f"**{rows['picstore']}**", _peers(rows, "torchvision", "ffcv", "dali")),
         ("re-encoded at quality 90", two, f"**{rows['picstore-q90']}**", f"FFCV {rows['ffcv-q90']}"),
         ("original JPEGs", sixteen, f"**{cpu}**", f"{NAMES['torchvision']}, 16 workers, {torchvision}"),
-        ("original JPEGs, GPU", h100, f"**{gpu}**", f"picstore's loader with torchvision's nvJPEG as decoder, {nvjpeg}"),
+        (
+            "original JPEGs, GPU",
+            h100,
+            f"**{gpu}**",
+            f"picstore's loader with torchvision's nvJPEG as decoder, {nvjpeg}",
+        ),
         ("re-encoded at quality 90, GPU", h100, f"**{small}**; in batches of 1,024, **{large}**", "not measured"),
     ]
     head = ["| job | machine | picstore | other loaders |", "|---|---|---|---|"]

@@ -36,7 +36,7 @@ LIMITS = {
     "format.md": 5840,
     "formats.md": 3020,
     "frameworks.md": 1400,
-    "gpu.md": 1000,
+    "gpu.md": 1080,
     "imagenet.md": 350,
     "index-in-place.md": 880,
     "index.md": 400,
