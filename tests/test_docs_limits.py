@@ -20,14 +20,14 @@ GENERATED = {"reference/commands.md", "examples/index.md"}  # by scripts/docs_ho
 # reader can do without belong in docs/archive, which has no limit.
 NEW = 1000  # of a page that is not in LIMITS
 LIMITS = {
-    "audit.md": 650,
+    "audit.md": 702,
     "benchmarks.md": 2490,
     "cli.md": 4100,
     "comparison.md": 1620,
     "compatibility.md": 810,
     "convert.md": 1300,
     "decisions.md": 1510,
-    "demo/index.md": 350,
+    "demo/index.md": 378,
     "design.md": 1860,
     "diffs.md": 550,
     "distributed.md": 1188,
@@ -42,8 +42,8 @@ LIMITS = {
     "index.md": 400,
     "large-images.md": 1000,
     "loops.md": 900,
-    "map.md": 750,
-    "maps.md": 850,
+    "map.md": 810,
+    "maps.md": 918,
     "migrate.md": 900,
     "mixing.md": 740,
     "objects.md": 1370,
