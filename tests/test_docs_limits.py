@@ -64,11 +64,11 @@ LIMITS = {
     "targets.md": 860,
     "training.md": 1360,
     "transforms.md": 1340,
-    "tutorial.md": 700,
+    "tutorial.md": 756,
     "view.md": 1500,
     "views.md": 500,
 }
-TOTAL = 61_000
+TOTAL = 62_600
 
 
 class Nav(yaml.SafeLoader):  # type: ignore[misc]
