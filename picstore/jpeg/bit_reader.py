@@ -51,7 +51,10 @@ def has_byte_ff(word):
 
 @inlined
 def refill(address, accumulator, valid, byte):
-    """Fill the accumulator to at least 56 bits, without a branch; return accumulator, valid bits and next byte."""
+    """Fill the accumulator to at least 56 bits.
+
+    Return the accumulator, the number of its valid bits, and the offset of the next byte from ``address``.
+    """
     accumulator |= load_u64(address + _u64(byte)) >> _u64(valid)
     byte += (63 - valid) >> 3
     return accumulator, valid | 56, byte
@@ -59,7 +62,7 @@ def refill(address, accumulator, valid, byte):
 
 @vector_function(2, returns=True)
 def _copy_step(memory: VectorMemory, source: Any, target: Any) -> Any:
-    """Copy _STEP bytes; return a mask whose bit *k* is set if byte *k* is not 0xFF."""
+    """Copy _STEP bytes; return a mask whose bit *k* is set if byte *k* of these is not 0xFF."""
     copied = memory.load(source, _STEP, 8)
     memory.store(target, copied)
     return (copied ^ -1).nonzero()
@@ -67,7 +70,7 @@ def _copy_step(memory: VectorMemory, source: Any, target: Any) -> Any:
 
 @inlined
 def _copy_plain(source, target, size, readable):
-    """Copy the bytes before the first 0xFF; stop after ``size`` to ``size`` + _STEP - 1 bytes; return their number."""
+    """Copy bytes up to the first 0xFF, or ``size`` to ``size`` + _STEP - 1 bytes without any; return their number."""
     count = 0
     while count < size:
         if count + _STEP <= readable:
@@ -95,8 +98,8 @@ def unstuff(address, size, start, flat, segments):
         segments: int64, takes the offset of each restart segment in ``flat``, and the end of the last segment.
 
     Returns:
-        Number of segments, or a negative code of damage; number of bytes in ``flat``; offset of the marker that ends
-        the data, or of the fill bytes before the marker, or the end of the JPEG.
+        Three integers: the number of segments, or a negative code of damage; the number of bytes in ``flat``; and the
+        offset of the marker that ends the data, or of the fill bytes before the marker, or the end of the JPEG.
     """
     source, n = array_at(address, size, np.uint8), size
     offset = start

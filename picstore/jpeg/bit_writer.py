@@ -19,7 +19,10 @@ _MASK32 = np.uint64(0xFFFFFFFF)
 
 @inlined
 def append_bits(accumulator, pending, value, bits, target):
-    """Append up to 32 bits; once 32 are pending, write 4 bytes. Return accumulator, pending bits, next address."""
+    """Append up to 32 bits to the accumulator, and write 4 bytes if at least 32 bits are pending.
+
+    Return the accumulator, the number of pending bits, and the address of the next byte to write.
+    """
     accumulator = (accumulator << _u64(bits)) | value
     pending += bits
     if pending >= 32:
@@ -47,7 +50,7 @@ def _write_byte(byte, target):
 
 @inlined
 def _copy_bits(address, first, end, accumulator, pending, target):
-    """Copy bits ``first`` to ``end - 1`` of the data at ``address``; return accumulator, pending bits, next address."""
+    """Append bits ``first`` to ``end - 1`` of the data at ``address``; return as ``append_bits`` does."""
     while pending >= 8:
         pending -= 8
         target = _write_byte((accumulator >> _u64(pending)) & _u64(255), target)
@@ -73,7 +76,7 @@ def _copy_bits(address, first, end, accumulator, pending, target):
 
 @inlined
 def _append_dc(difference, table, codes, lengths, accumulator, pending, target):
-    """Append the code and value of a DC difference (T.81, F.1.2.1); return accumulator, pending bits, next address."""
+    """Append the code and value of a DC difference (T.81, F.1.2.1); return as ``append_bits`` does."""
     size = bit_length(difference)
     if difference < 0:
         difference += (1 << size) - 1
@@ -95,7 +98,7 @@ def flush_bits(accumulator, pending, target):
 
 @device_function
 def _fill_codes(tables, codes, bits):
-    """For each DC table, write the code of each symbol to ``codes``, and its length to ``bits`` (T.81, C.1 and C.2)."""
+    """Write each symbol's code in each DC table to ``codes``, and the code's length to ``bits`` (T.81, C.1 and C.2)."""
     for k in range(tables.shape[0]):
         code = index = 0
         for length in range(1, MAX_CODE_BITS + 1):
@@ -109,7 +112,7 @@ def _fill_codes(tables, codes, bits):
 
 @kernel("(uint8[::1], int64[:, ::1], int64[::1], Array(uint8, 2, 'C', readonly=True), uint8[::1], int64[::1])")
 def write_scan(flat, edits, columns, tables, out, lengths):
-    """Write a scan with edits: copied runs of old bits, edited DC codes, and new restart markers.
+    """Write a scan: bits copied from an old scan, edited DC codes, and new restart markers.
 
     Args:
         flat: uint8, data of the old scan, as ``bit_reader.unstuff`` fills it.

@@ -24,7 +24,7 @@ DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
 # next block's plan. AC_NUMBER, NEXT_DC_NUMBER: indices of the two tables. SCAN: address of the scan's row. The plan
 # holds all that the next block needs, because computing it at the end of each block took 20 µs per image.
 AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
-# In the samplings of training JPEGs, an MCU has at most 6 blocks.
+# Number of columns of a block's plan; and maximum number of blocks of an MCU, in the samplings of training JPEGs.
 _PLAN_COLUMNS, _MAX_BLOCKS = 6, 6
 SCAN_COLUMNS = PLANS + _PLAN_COLUMNS * _MAX_BLOCKS
 
@@ -51,7 +51,7 @@ def describe_scan(row, flat, segments, blocks, tables, starts, mcus):
         row: row of the scan, int64 (SCAN_COLUMNS,).
         flat, segments, blocks, tables, starts: arrays whose addresses the row takes; the caller must keep the arrays
             alive.
-        mcus: numbers of MCUs in a segment and in the scan.
+        mcus: number of MCUs in a segment, and number of MCUs in the scan.
     """
     single, several, ranges, symbols = tables
     row[DATA], row[SEGMENTS], row[BLOCKS] = flat.ctypes.data, segments.ctypes.data, blocks.ctypes.data
@@ -89,7 +89,7 @@ def find_block_starts(scans):
 
 @inlined
 def _look_up(lane):
-    """Skip the AC codes and values that a lookup-table entry stands for; return the lane."""
+    """Skip the AC codes and values that a lookup-table entry stands for; return the lane's new state."""
     accumulator, valid, byte, k, plan = lane
     entry = _i64(load_u16(_u64(_load(plan, AC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
     # The load of the entry need not wait for this refill, because at least 25 valid bits were left before it.
@@ -104,7 +104,7 @@ def _look_up(lane):
 
 @inlined
 def _end_lookup(lane, entry):
-    """Handle an entry that ends the block, is missing, or passes the last coefficient; return the lane.
+    """Handle a lookup-table entry that ends the block, is missing, or passes the last coefficient; return the lane.
 
     The bits after a block's last coefficient belong to the next block, so the codes before them are read one by one.
     """
@@ -121,7 +121,12 @@ def _end_lookup(lane, entry):
 
 @device_function
 def _read_ac(plan, accumulator, k):
-    """Return the bits of an AC code and its value (0 if damaged), and the next index (64: end of block, 0: no code)."""
+    """Read one AC code and its value.
+
+    Returns:
+        The number of bits of both, 0 if damaged; and the index of the next coefficient, 64 at the end of the block, 0
+        if there is no code.
+    """
     row = _row(plan)
     length, symbol = _look_up_code(accumulator, _load(plan, AC_NUMBER), row)
     if length == 0:
@@ -178,7 +183,7 @@ def _begin_block(lane):
 
 @inlined
 def _read_dc(lane):
-    """Write a note of the next block, and skip its DC code and difference; return the lane, which is in that block."""
+    """Write the next block's note, and skip the block's DC code and difference; return the lane in that block."""
     accumulator, valid, byte, _, plan = lane
     row = _row(plan)
     position = 8 * (byte - row[DATA]) - valid
@@ -217,7 +222,7 @@ def _note(row, number):
 
 @inlined
 def _stop(lane, damage):
-    """Store a code for the scan's damage, 0 if there is none, and return the lane as idle."""
+    """Store the code of a scan's damage, 0 if there is none, in the scan's row; return the lane as idle."""
     accumulator, valid, byte, k, plan = lane
     _row(plan)[DAMAGE] = damage
     return accumulator, valid, byte, k, _u64(0)
@@ -241,5 +246,8 @@ def _look_up_code(accumulator, table, row):
 
 @device_function
 def _search_code(accumulator, table, row):
-    """Search the code at the accumulator's head; return symbol | length << 8, or 0 if there is no code."""
+    """Search the tables for the code at the accumulator's head.
+
+    Return symbol | length << 8, or 0 if there is no code.
+    """
     return search_code(accumulator, _u64(row[RANGES] + 4 * 54 * table), _u64(row[SYMBOLS] + 4 * 256 * table), 1)

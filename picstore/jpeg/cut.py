@@ -51,7 +51,7 @@ class TiledJpegs:
 
     @classmethod
     def from_streams(cls, jpegs: Sequence[Buffer], tilings: I64, segments: Sequence[U16]) -> TiledJpegs:
-        """Describe streams; ``segments`` holds, by stream, the lengths of restart segments in bytes, without markers.
+        """Describe ``streams``; ``segments`` has each stream's lengths of restart segments, in bytes without markers.
 
         Raises:
             UsageError: the numbers of tilings and of streams differ.
@@ -94,8 +94,8 @@ def cut_batch(tiled: TiledJpegs, boxes: I64, *, out: U8 | None = None) -> CutJpe
     Args:
         tiled: the streams.
         boxes: int64 (n, 4): left, top, right, bottom in pixels, not empty, within the image.
-        out: contiguous uint8 buffer for the cuts, at least as long as all ``tiled`` streams together; a new one by
-            default.
+        out: contiguous uint8 buffer for the cuts, with at least as many bytes as all ``tiled`` streams together; by
+            default, a new buffer.
 
     Raises:
         UsageError: the numbers of boxes and of streams differ, a box is empty or not within its image, or ``out`` is
@@ -158,7 +158,8 @@ def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):
     Args:
         addresses, sizes, tilings: arrays of ``TiledJpegs``.
         boxes: int64 (n, 4), as in ``cut_batch``.
-        out: uint8, at least as long as all source JPEGs together, because a JPEG that cannot be cut is copied whole.
+        out: uint8, with at least as many bytes as all source JPEGs together, because a JPEG that cannot be cut is
+            copied whole.
         offsets: int64 (n + 1,), takes the offset in ``out`` of each cut, and the end of the last cut.
         rects: int64 (n, 4), takes left, top, width and height of the cuts.
     """
@@ -224,7 +225,7 @@ def is_grid(size, tiling, lengths):
 
 @device_function
 def holds_box(tiling, box):
-    """Return whether a box is not empty and lies within a tiling's image, which may consist of some rows of an image.
+    """Return whether a box is not empty and lies within the image of a tiling.
 
     Kernels must test this before they access the tiles under a box, because they would access memory out of bounds.
     """
@@ -233,7 +234,7 @@ def holds_box(tiling, box):
 
 @device_function
 def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
-    """Write a cut as ``_cut_one`` does; ``frame`` is the offset of the frame header, ``target`` is ``start``."""
+    """Write the cut of a stream that can be cut, see ``_cut_one``; ``frame`` is the offset of the frame header."""
     width, height, header = tiling[WIDTH], tiling[HEIGHT], tiling[HEADER]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     left, right = max(box[0] - CUT_MARGIN, 0) // tile_width, (min(box[2] + CUT_MARGIN, width) - 1) // tile_width + 1
@@ -267,7 +268,7 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
 
 @device_function
 def tile_row_ranges(lengths, header, per_row, tiles):
-    """Return, by row of tiles, the offsets in a stream at which the tiles under a box begin, and at which they end."""
+    """Return, for each row of tiles, the offsets in the stream at which the tiles under a box begin and end."""
     left, top, right, bottom = tiles
     begins, ends = np.empty(bottom - top, np.int64), np.empty(bottom - top, np.int64)
     position = header
@@ -288,7 +289,7 @@ def tile_row_ranges(lengths, header, per_row, tiles):
 
 @device_function
 def prefetch_tile_row(source, ranges, row):
-    """Prefetch entry ``row`` of the ranges that :func:`tile_row_ranges` returned, if there is such an entry."""
+    """Prefetch row of tiles ``row`` of the results ``ranges`` of :func:`tile_row_ranges`, if they have such a row."""
     begins, ends = ranges
     address = np.uint64(source.ctypes.data)
     if row < begins.size:

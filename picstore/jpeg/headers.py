@@ -103,7 +103,7 @@ def _read_huffman(body: bytes) -> HuffmanTables:
 
 
 def find_orientation(bodies: Iterable[bytes]) -> int:
-    """Return the orientation, 1 … 8, in bodies of APP1 segments; if EXIF blocks differ, the first that is not 1."""
+    """Return the EXIF orientation, 1 … 8, in the bodies of APP1 segments: the first that is not 1, else 1."""
     blocks = (body[6:] for body in bodies if body.startswith(b"Exif\0\0"))
     return next((found for found in map(_read_orientation, blocks) if found != 1), 1)
 

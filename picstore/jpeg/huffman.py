@@ -150,7 +150,7 @@ def optimal_codes(frequencies, counts, symbols, codes):
 
 @device_function
 def _take_least(keys):
-    """Return the least key and the index of its tree, which is then marked as merged."""
+    """Return the smallest key and the index of the tree with that key, and mark the tree as merged."""
     least = _MERGED
     for k in range(keys.size):
         least = min(least, keys[k])

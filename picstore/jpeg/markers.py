@@ -79,7 +79,7 @@ class Header:
 
     @property
     def mcus(self) -> tuple[int, int]:
-        """Numbers of columns and rows of MCUs."""
+        """Number of columns, and number of rows, of MCUs."""
         width, height = self.mcu_size
         return -(-self.width // width), -(-self.height // height)
 
@@ -132,7 +132,7 @@ def header_from_segments(segments: Iterable[MarkerSegment]) -> Header:
 
 
 def find_restart_segments(jpeg: bytes | memoryview, header: Header) -> tuple[I64, I64]:
-    """Return the offsets of a stream at which its restart segments begin, and those at which they end.
+    """Return the offsets at which a stream's restart segments begin, and the offsets at which they end.
 
     ``header`` is the stream's header, with one interleaved scan. Offsets are int64 (segments,), in bytes. A stream
     without restart markers has one segment.
@@ -163,7 +163,7 @@ def find_restart_segments(jpeg: bytes | memoryview, header: Header) -> tuple[I64
 
 
 def _next_marker(jpeg: bytes | memoryview, first: int) -> tuple[int, int]:
-    """Return the marker at ``first``, perhaps after fill bytes (T.81, B.1.1.2), and the offset after the marker."""
+    """Return the marker at offset ``first``, or after fill bytes there (T.81, B.1.1.2), and the offset after it."""
     offset = first
     while offset < len(jpeg) and jpeg[offset] == 0xFF:
         offset += 1

@@ -116,7 +116,7 @@ def read_scan(address, size, frame):
 
 @device_function
 def _make_plan(frame, tables):
-    """Return addresses of the tables of each block of an MCU: DC codes, DC by length, AC codes, AC by length."""
+    """Return the addresses of four tables for each block of an MCU: DC codes, DC by length, AC codes, AC by length."""
     plan, base = np.empty((parse.blocks_of_mcu(frame), 4), np.uint64), _u64(tables.ctypes.data)
     for b in range(plan.shape[0]):
         c = max(b - frame[parse.HORIZONTAL] * frame[parse.VERTICAL] + 1, 0)

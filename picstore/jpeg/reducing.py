@@ -26,7 +26,7 @@ def decode_factors(shrink: npt.ArrayLike, gap: float | None) -> I64:
     """Choose the factors by which decoding divides the sides of images that are then resampled.
 
     Args:
-        shrink: factors by which decoding and resampling together divide the sides, of any shape.
+        shrink: float array of any shape, factors by which decoding and resampling together divide the sides.
         gap: smallest factor to leave to the resampling, as Pillow's ``reducing_gap``; None for exact pixels, without
             reducing.
 

@@ -32,7 +32,7 @@ DC_SIZES = 12  # number of possible sizes of DC differences (table F.1)
 
 @inlined
 def bit_length(difference):
-    """Return the size of a DC difference, its number of bits (T.81, F.1.2.1)."""
+    """Return the number of bits that code a DC difference, its size (T.81, F.1.2.1)."""
     size = 0
     while abs(difference) >> size:
         size += 1

@@ -138,7 +138,7 @@ def find_entry_points(jpeg: bytes | memoryview, step: int) -> U16 | None:
 
 
 def _run_step(scans: list[_ScanRewriter | NotTranscodable], step: Callable[[_ScanRewriter], None]) -> None:
-    """Run a step for each scan; if the step raises NotTranscodable, put the error in the scan's place."""
+    """Run a step for each scan in ``scans``; an error NotTranscodable of the step replaces the scan there."""
     for k, scan in enumerate(scans):
         if isinstance(scan, _ScanRewriter):
             scans[k] = _returned(step, scan) or scan
@@ -259,7 +259,10 @@ class _ScanRewriter:
         self.damage = 0
 
     def flatten(self) -> None:
-        """Prepare the scan's data and lookup tables; raise NotTranscodable if the data is damaged or too short."""
+        """Remove stuffing and markers from the scan's data, and make lookup tables.
+
+        Raise NotTranscodable if the data is damaged or too short.
+        """
         self._flat, self._segments = _flatten(self._jpeg, self._header)
         per_mcu = sum([repeat for repeat, _, _ in self._parts])
         # A block takes at least two bits, for a DC and an AC code, so the size of the data limits allocations.
@@ -270,7 +273,7 @@ class _ScanRewriter:
         self._starts: I64 = np.empty(per_mcu * self._mcus + len(self._segments) - 1, np.int64)
 
     def describe(self, row: I64) -> None:
-        """Fill the row of this scan for ``block_starts.find_block_starts``."""
+        """Fill this scan's row, int64 (SCAN_COLUMNS,), which ``block_starts.find_block_starts`` reads."""
         blocks, _ = _mcu_blocks(self._parts, every=False)
         mcus = self._old, self._mcus
         block_starts.describe_scan(row, self._flat, self._segments, blocks, self._lookups, self._starts, mcus)
@@ -346,7 +349,10 @@ class _ScanRewriter:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[found]}")
 
     def _extended_tables(self) -> HuffmanTables | None:
-        """Return the Huffman tables, extended by the codes that the edits need; None if a table is full."""
+        """Return the JPEG's Huffman tables, extended by the codes that the edits need.
+
+        The result is None if a table has too few free codes.
+        """
         huffman = dict(self._huffman)
         for k, counts in zip(self._dc, self._sizes.tolist(), strict=True):
             table = self._huffman[0, k]
@@ -359,7 +365,7 @@ class _ScanRewriter:
         return huffman
 
     def _rebuilt_tables(self) -> HuffmanTables:
-        """Return the Huffman tables with DC tables that are optimal for this image; all DC codes must be edited."""
+        """Return the JPEG's Huffman tables with new DC tables, optimal for this image; all DC codes must be edited."""
         optimal = {(0, k): optimal_table(counts) for k, counts in zip(self._dc, self._sizes.tolist(), strict=True)}
         return {**self._huffman, **optimal}
 

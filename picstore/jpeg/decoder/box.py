@@ -50,9 +50,9 @@ def decode_box(
         allocate: function that returns a uint8 buffer of at least the given number of bytes.
 
     Returns:
-        uint8 (height, width, 3), and int64 (4,): left, top, width and height of the decoded pixels in the image, which
-        may have any value outside of the box. None if the stream is damaged, of another kind or not tiled, or if the
-        box is not within the image.
+        The decoded pixels, uint8 (height, width, 3), of which those outside of the box have any value; and int64 (4,),
+        their left, top, width and height in full-size pixels of the image. None if the stream is damaged, of another
+        kind or not tiled, or if the box is not within the image.
     """
     rect = np.empty(4, np.int64)
     rows = tiled.addresses[0], tiled.sizes[0], tiled.tilings[0], np.ascontiguousarray(box, np.int64), factor
@@ -124,7 +124,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
 
 @device_function
 def has_tiling(frame, tiling):
-    """Return whether headers match a tiling except in the height, because part of an image has the image's headers."""
+    """Return whether headers match a tiling, except in the height: a part of an image has the headers of the whole."""
     return (
         frame[parse.WIDTH] == tiling[WIDTH]
         and 8 * frame[parse.HORIZONTAL] == tiling[MCU_WIDTH]
@@ -145,7 +145,10 @@ def least_width(factor):
 
 @device_function
 def _set_rect(tiling, box, factor, rect):
-    """Write left, top, width and height of the pixels to decode for a box to ``rect``; return their tiles' bounds."""
+    """Write left, top, width and height of the pixels to decode for a box to ``rect``.
+
+    Return the bounds (left, top, right, bottom) of the tiles with these pixels, in tiles.
+    """
     width, mcu_width, mcu_height = tiling[WIDTH], tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     least = min(least_width(factor), width)
     left = min(max(box[0] - CUT_MARGIN, 0), width - least) // mcu_width
@@ -160,7 +163,10 @@ def _set_rect(tiling, box, factor, rect):
 
 @device_function
 def _unstuff_tiles(source, lengths, per_row, tiles, ranges, segments, scratch, frame):
-    """Copy the tiles' segments, without stuffing, to ``scratch`` after the planes; return their size, or BAD_MARKER."""
+    """Copy the tiles' segments, without stuffing, to ``scratch`` after the planes.
+
+    Return the number of bytes that were written, or BAD_MARKER.
+    """
     left, top, right, _ = tiles
     begins, _ = ranges
     begin, target, length, count = _u64(source.ctypes.data), _u64(scratch.ctypes.data), 0, 0

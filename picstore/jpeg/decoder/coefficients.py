@@ -86,7 +86,7 @@ def fill_table(counts, single, by_length):
 
 @inlined
 def _entry_of_one(length, symbol):
-    """Return the lookup-table entry for a single AC code."""
+    """Return the 64-bit lookup-table entry that stands for a single AC code."""
     size = symbol & 15
     step = _ENDS if size == 0 and symbol != 0xF0 else (symbol >> 4) + 1
     bits = length + size
@@ -95,7 +95,10 @@ def _entry_of_one(length, symbol):
 
 @inlined
 def _with_second(entry, length, symbol):
-    """Return the entry for two AC codes, given the first code's ``entry``; the first code's value is left 0."""
+    """Add a second AC code to the lookup-table ``entry`` of a first code.
+
+    Return the new entry, with a first value of 0.
+    """
     one, two = np.int64(entry), np.int64(_entry_of_one(length, symbol))
     bits, first = one & 63, one >> _FIRST & 255
     last = first + (two >> _LAST & 255)
@@ -106,7 +109,7 @@ def _with_second(entry, length, symbol):
 
 @device_function
 def fill_pairs(single, pairs):
-    """Build the lookup table of pairs of AC codes, uint64, from that of single codes, uint16; both are addresses."""
+    """Build the lookup table of pairs of AC codes, uint64, from the table of single codes; arguments are addresses."""
     window = 0
     while window < 1 << LOOKUP_BITS:
         head = np.int64(load_u16(single + _u64(2 * window)))
@@ -130,7 +133,7 @@ def fill_pairs(single, pairs):
 
 @inlined
 def _fill_second(single, entry, size, rest, pairs):
-    """Write entries for a first code, followed by each value of ``size`` bits and each sequence of ``rest`` bits."""
+    """Write the entries of a first code's windows: for each value of ``size`` bits and each following ``rest`` bits."""
     for k in range(1 << rest):
         following = np.int64(load_u16(single + _u64(2 * (k << (LOOKUP_BITS - rest)))))
         both = entry
@@ -144,7 +147,7 @@ def _fill_second(single, entry, size, rest, pairs):
 
 @inlined
 def _value(bits, shift):
-    """Decode the first ``63 - shift`` bits of a word to a signed value (EXTEND, F.2.2.1); no bits give 0."""
+    """Decode a word's highest ``63 - shift`` bits to a signed value (EXTEND, F.2.2.1); return 0 for no bits."""
     flip = ~(np.int64(bits) >> 63)
     return (np.int64((bits ^ _u64(flip)) >> _u64(1) >> (shift & _63)) ^ flip) - flip
 
@@ -156,7 +159,10 @@ def _search_code(accumulator, by_length):
 
 @inlined
 def read_dc(address, tables, accumulator, valid, byte):
-    """Read a DC difference; return accumulator, valid bits, next byte, difference, and whether the code is valid."""
+    """Read a DC difference.
+
+    Return the bit reader's state (3 numbers), the difference, and whether the code is valid.
+    """
     single, by_length = tables
     entry = np.int64(load_u16(single + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
     accumulator, valid, byte = refill(address, accumulator, valid, byte)
@@ -169,7 +175,7 @@ def read_dc(address, tables, accumulator, valid, byte):
 
 @inlined
 def _end_of_block(entry, first, index, last):
-    """Return the number of bits of the last entry that belong to its block, and whether the block's end is valid."""
+    """Return how many bits of a block's last lookup-table entry belong to the block, and whether its end is valid."""
     bits = entry & _63
     # The second code of the entry comes after the last coefficient, so it belongs to the next block.
     if first >= last:
@@ -180,7 +186,7 @@ def _end_of_block(entry, first, index, last):
 
 @inlined
 def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
-    """Read AC coefficients into a block; return accumulator, valid bits, next byte, and whether the codes are valid."""
+    """Read AC coefficients into a block; return the bit reader's state (3 numbers), and whether the codes are valid."""
     pairs, by_length = tables
     index, last = zigzag, zigzag + _63
     while True:
@@ -207,7 +213,7 @@ def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
 
 @inlined
 def skip_ac(address, tables, accumulator, valid, byte):
-    """Skip a block's AC coefficients; return accumulator, valid bits, next byte, and whether the codes are valid."""
+    """Skip a block's AC coefficients; return the bit reader's state (3 numbers), and whether the codes are valid."""
     pairs, by_length = tables
     index, last = _u64(0), _63
     while True:

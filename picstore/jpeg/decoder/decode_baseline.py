@@ -41,7 +41,7 @@ _u64, _u8 = np.uint64, np.uint8
 
 
 class NotTrainingJpeg(ImageError):
-    """Error for a stream that another decoder may decode, because no damage was found."""
+    """Error because a stream is of another kind than this decoder supports; another decoder may decode the stream."""
 
 
 class _Workspace(threading.local):
@@ -62,7 +62,10 @@ class _Workspace(threading.local):
         return self.frame, self._tables, self._plan, self._block, self._scratch, self._segments
 
     def grow(self) -> int:
-        """Enlarge the arrays after ``BUFFER_TOO_SMALL``; return the number of bytes that the pixels need."""
+        """Enlarge the arrays after ``open_stream`` returned ``BUFFER_TOO_SMALL``.
+
+        Return the number of bytes that the pixels need.
+        """
         size, scratch, segments = self.frame[-3:].tolist()
         if len(self._scratch) < scratch:
             self._scratch = np.empty(2 * scratch, np.uint8)
@@ -113,14 +116,17 @@ def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None, *, factor: int 
 
 
 def frame_size(jpeg: bytes | memoryview | U8) -> tuple[int, int] | None:
-    """Return (width, height) of a training JPEG; None for another stream, or if it has fewer bytes than blocks need."""
+    """Return (width, height) of a training JPEG.
+
+    Return None for another stream, or for a stream with fewer bytes than its blocks need.
+    """
     source = np.frombuffer(jpeg, np.uint8)
     code = open_stream(_u64(source.ctypes.data), source.size, 1, (*WORKSPACE.arrays[:-2], _NO_PIXELS, _NO_SEGMENTS))
     return (int(WORKSPACE.frame[parse.WIDTH]), int(WORKSPACE.frame[parse.HEIGHT])) if code == BUFFER_TOO_SMALL else None
 
 
 def _open(jpeg: bytes | memoryview | U8, factor: int) -> tuple[U8, int]:
-    """Open a stream in the workspace; return the stream's array, which must be kept, and ``open_stream``'s code."""
+    """Call ``open_stream`` with this thread's workspace; return the stream as an array, to be kept, and the code."""
     source = np.frombuffer(jpeg, np.uint8)
     address = _u64(source.ctypes.data)
     code = open_stream(address, source.size, factor, WORKSPACE.arrays)
@@ -171,7 +177,10 @@ def open_stream(address, size, factor, workspace):
 
 @device_function
 def has_room(frame, size, count, factor, scratch, segments):
-    """Write the scale, and the lengths that ``count`` segments need, to ``frame``; return whether arrays suffice."""
+    """Write the scale, and the lengths of arrays that ``count`` segments need, to ``frame``.
+
+    Return whether the workspace's arrays are long enough.
+    """
     scan.set_scale(frame, factor)
     needed = scan.planes_length(frame) + size + bit_reader.PADDING
     pixels = 3 * frame[scan.PIXELS_WIDTH] * frame[scan.PIXELS_HEIGHT]
@@ -181,7 +190,7 @@ def has_room(frame, size, count, factor, scratch, segments):
 
 @device_function
 def begin(workspace, length):
-    """Begin the scan whose ``length`` bytes, without stuffing and markers, lie behind the planes in the workspace."""
+    """Begin the scan whose ``length`` bytes, without stuffing and markers, lie after the planes in the workspace."""
     frame, tables, plan, block, scratch, segments = workspace
     flat = scratch[scan.planes_length(frame) :]
     flat[length : length + bit_reader.PADDING] = 0

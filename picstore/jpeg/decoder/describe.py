@@ -102,7 +102,7 @@ def describe_tiles(slots, streams, data, segments, images, tables):
 
 @device_function
 def _check(source, lengths, tiling, box, frame):
-    """Parse the headers; if the box is the whole image, check the restart markers. Return 0 or a negative code."""
+    """Parse the headers, and check the restart markers if the box is the whole image; return 0 or a negative code."""
     if not is_grid(source.size, tiling, lengths):
         return NO_GRID
     if not holds_box(tiling, box):
@@ -249,7 +249,7 @@ def _describe_parts(source, segment, mcus, distances, described):
 
 @device_function
 def _describe_planes(frame, tiling, rect, tiles, factor, row):
-    """Write the layout of an image's samples and pixels to ``row``; offsets count from the image's first sample."""
+    """Write the layout of an image's samples and pixels to its words ``row``; offsets are from the first sample."""
     h, v, count = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.COMPONENTS]
     luma, chroma = block_sides(h, v, factor)
     row[words.WIDTH], row[words.HEIGHT] = (rect[2] + factor - 1) // factor, (rect[3] + factor - 1) // factor
@@ -269,7 +269,7 @@ def _describe_planes(frame, tiling, rect, tiles, factor, row):
 
 @device_function
 def _copy_codes(address, codes):
-    """Copy the codes of a Huffman table; return the number of windows of LOOKUP_BITS bits that need an entry each."""
+    """Copy a Huffman table's codes; return for how many windows of LOOKUP_BITS bits its lookup table needs an entry."""
     total = short = longer = 0
     for k in range(16):
         here = load_byte(address + _u64(k))
@@ -287,7 +287,7 @@ def _copy_codes(address, codes):
 
 @device_function
 def _copy_tables(frame, i, row, tables):
-    """Copy the tables that the image's components use, and write the place of each table."""
+    """Copy the Huffman and quantization tables that an image's components use; write the place of each lookup table."""
     codes, places, quantization = tables
     entries = 0
     for k in range(words.HUFFMAN_TABLES):

@@ -58,18 +58,18 @@ class _Wide:
         return _Wide(list(map(sub, self.halves, other.halves)))
 
     def packed(self, shift: int) -> Vector:
-        """Shift the integers right by ``shift``, and saturate them to 16 bits."""
+        """Return the integers, shifted right by ``shift`` bits and saturated to 16 bits, as one vector."""
         low, high = self.halves
         return (low >> shift).packed(high >> shift)
 
 
 def _summed(a: Vector, b: Vector, *factors: tuple[int, int]) -> list[_Wide]:
-    """Return, for each pair of factors, the sum of ``a`` times the first and ``b`` times the second factor."""
+    """Return, for each pair of ``factors``, the sum of ``a`` times the first and ``b`` times the second factor."""
     return [_Wide(a.interleaved_sums(b, a.filled(*pair))) for pair in factors]
 
 
 def _transform(x: list[Vector], shift: int) -> list[Vector]:
-    """Compute sixteen 1-D transforms in parallel, in 16-bit lanes, with saturation."""
+    """Compute sixteen 1-D inverse DCTs of 8 coefficients in parallel, in 16-bit lanes, with saturation."""
     # Round by adding half of the result's unit, as 16 times a factor, because a factor of 16 bits is too small for it.
     sixteen, unit = x[0].filled(16), (1 << FRACTION, (1 << (shift - 1)) // 16)
     (sum04,), (difference04,) = _summed(x[0] + x[4], sixteen, unit), _summed(x[0] - x[4], sixteen, unit)
@@ -99,7 +99,7 @@ def _take_rows(memory: VectorMemory, block: Any, quantization: Any, used: Iterab
 
 @vector_function(5)
 def inverse_dct(memory: VectorMemory, block: Any, quantization: Any, out: Any, step: Any, stride: Any) -> None:
-    """Compute the samples of two blocks, and set their coefficients to zero; kernels pass uint64 arguments.
+    """Compute the samples of two blocks, and set their coefficients to zero; all arguments are uint64.
 
     Args:
         block: address of coefficients, int16 (8, 16): the rows of both blocks.
@@ -120,7 +120,10 @@ def inverse_dct(memory: VectorMemory, block: Any, quantization: Any, out: Any, s
 
 
 def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int) -> list[_Wide]:
-    """Compute 1-D transforms to 4 samples; ``products`` sums products of two named coefficients with two factors."""
+    """Compute 1-D inverse DCTs to 4 samples.
+
+    ``products`` adds the products of two named coefficients and two factors.
+    """
     # Coefficient 0 is paired with the constant 16, whose product with the second factor does the rounding.
     first = products("0", (1 << (FRACTION + 1), (1 << (shift - 1)) // 16))
     even = products("26", FOUR_EVEN)
@@ -131,7 +134,7 @@ def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int)
 
 @vector_function(5)
 def _inverse_dct_4(memory: VectorMemory, block: Any, quantization: Any, out: Any, step: Any, stride: Any) -> None:
-    """Compute 4 × 4 samples for each of two blocks; arguments as for ``inverse_dct``."""
+    """Compute the 4 × 4 samples of each of two blocks reduced by 2; arguments are those of ``inverse_dct``."""
     # Row 4 of the coefficients is not needed.
     used = 0, 1, 2, 3, 5, 6, 7
     row = dict(zip(used, _take_rows(memory, block, quantization, used), strict=True))
@@ -162,7 +165,7 @@ def _inverse_dct_4(memory: VectorMemory, block: Any, quantization: Any, out: Any
 
 @vector_function(5)
 def _inverse_dct_2(memory: VectorMemory, block: Any, quantization: Any, out: Any, step: Any, stride: Any) -> None:
-    """Compute 2 × 2 samples for each of two blocks; arguments as for ``inverse_dct``."""
+    """Compute the 2 × 2 samples of each of two blocks reduced by 4; arguments are those of ``inverse_dct``."""
     # Only row 0 and the odd rows of the coefficients are needed.
     used = 0, 1, 3, 5, 7
     rows = [memory.load(memory.offset(block, 32 * k), 16, 16) for k in used]

@@ -90,7 +90,7 @@ def blocks_of_mcu(frame):
 
 @device_function
 def count_mcus(frame):
-    """Return the numbers of columns and rows of MCUs, given a parsed frame."""
+    """Return the number of columns and the number of rows of MCUs, given a parsed frame."""
     h, v = 8 * frame[HORIZONTAL], 8 * frame[VERTICAL]
     return (frame[WIDTH] + h - 1) // h, (frame[HEIGHT] + v - 1) // v
 
@@ -99,7 +99,7 @@ def count_mcus(frame):
 def count_segments(frame, size):
     """Return the number of restart segments, or TOO_SHORT if ``size`` bytes of data cannot hold all blocks.
 
-    Set an interval of 0 to the number of MCUs.
+    If the frame's restart interval is 0, it becomes the number of MCUs.
     """
     columns, rows = count_mcus(frame)
     if frame[INTERVAL] == 0:
@@ -134,7 +134,7 @@ def _parse_segment(marker, body, length, frame, tables):
 
 @device_function
 def _parse_colors(marker, body, length, frame):
-    """Set the flag for a JFIF segment, or for an Adobe segment that does not state YCbCr, as libjpeg does."""
+    """Set the frame's flag for a JFIF segment, or for an Adobe segment that does not state YCbCr, as libjpeg does."""
     name = (_u16(body) << 16 | _u16(body + _u64(2))) << 8 | load_byte(body + _u64(4))
     if marker == 0xE0 and length >= 14 and name == 0x4A46494600:
         frame[_COLORS] |= _JFIF

@@ -84,14 +84,14 @@ _PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, 
 
 @inlined
 def block_sides(h, v, factor):
-    """Return the number of samples per side to which a luma block, and a chroma block, decodes at 1 / ``factor``."""
+    """Return the number of samples per side of a luma block, and of a chroma block, decoded at 1 / ``factor``."""
     luma = 8 // factor
     return luma, 2 * luma if h == 2 and v == 2 and factor > 1 else luma
 
 
 @device_function
 def set_scale(frame, factor):
-    """Write to ``frame`` the sizes of image and blocks at 1 / ``factor``, computed as in libjpeg's jdmaster.c."""
+    """Write the sizes of the image and its blocks at 1 / ``factor`` to ``frame``, as libjpeg's jdmaster.c does."""
     h, v = frame[HORIZONTAL], frame[VERTICAL]
     luma, chroma = block_sides(h, v, factor)
     frame[PIXELS_WIDTH], frame[PIXELS_HEIGHT] = -(-frame[WIDTH] // factor), -(-frame[HEIGHT] // factor)
@@ -234,7 +234,10 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
 
 @inlined
 def _transform_mcus(plan, block, stride):
-    """Write the samples of two MCUs, and point the plan to the next two; after an odd last MCU, samples are unused."""
+    """Write the samples of two MCUs, and point the plan to the next two.
+
+    After an odd last MCU, the samples of the second MCU are unused.
+    """
     entry = plan[0]
     end = entry + _u64(8 * _FIELDS) * _u64(plan[1])
     while entry < end:
@@ -261,7 +264,10 @@ def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):
 
 @device_function
 def _write_rows(start, frame, row):
-    """Write the rows of pixels that a row of MCUs completes; its last rows may wait for the next MCUs' chroma."""
+    """Write the rows of pixels that a row of MCUs completes.
+
+    The last rows may need the chroma of the next row of MCUs.
+    """
     width, height, v, stride = frame[PIXELS_WIDTH], frame[PIXELS_HEIGHT], frame[VERTICAL], row_stride(frame)
     rows, out, ring = frame[LUMA] * v, _u64(frame[OUT]), frame[RING]
     if frame[COMPONENTS] == 1:

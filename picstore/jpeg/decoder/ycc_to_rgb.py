@@ -23,12 +23,12 @@ def _samples(memory: VectorMemory, address: Any, offset: int = 0) -> Vector:
 
 
 def _times(vector: Vector, factor: int) -> Vector:
-    """Multiply 16-bit lanes by ``factor`` / 65536, and round down."""
+    """Return the 16-bit elements of a vector times ``factor`` / 65536, rounded down."""
     return (vector.widened(32) * factor >> 16).narrowed(16)
 
 
 def _interleave(left: Vector, right: Vector) -> Vector:
-    """Narrow the elements of two vectors to bytes, and interleave these."""
+    """Return the elements of two vectors, narrowed to bytes and interleaved."""
     return left.narrowed(8).shuffled(right.narrowed(8), [k // 2 + 16 * (k % 2) for k in range(32)])
 
 
@@ -61,7 +61,7 @@ def _interpolate_across(memory: VectorMemory, row: Any, out: Any) -> None:
 
 @vector_function(3)
 def _interpolate_both(memory: VectorMemory, row: Any, aside: Any, out: Any) -> None:
-    """Interpolate 16 samples of a row to 32, across and with ``aside``, the row above or below."""
+    """Interpolate 16 samples of a row to 32, both across and with ``aside``, the nearest row above or below."""
     before, here, after = (_samples(memory, row, k) * 3 + _samples(memory, aside, k) for k in (-1, 0, 1))
     near = here * 3
     memory.store(out, _interleave(near + before + 8 >> 4, near + after + 7 >> 4))

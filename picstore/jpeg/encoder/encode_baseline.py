@@ -28,7 +28,7 @@ from picstore.jpeg.transcode import TranscodedJpeg
 MAX_SIDE = 65_535  # Largest width and height in pixels (T.81, B.2.2).
 # Height in pixels of a 4:2:0 MCU, a multiple of the height of any other MCU.
 _MCU_HEIGHT = 16
-# Number of pixels in a strip, whose symbols take at most 6 MiB for 4:2:0, 12 MiB for 4:4:4.
+# Number of pixels in a strip. The strip's symbols take at most 6 MiB for 4:2:0, 12 MiB for 4:4:4.
 _STRIP_PIXELS = 1 << 20
 # Upper bound of the average bytes per symbol: 16 bits of code + 11 of value, doubled by stuffing, are 54 bits.
 _MAX_BYTES = 7
@@ -56,7 +56,7 @@ def encode(pixels: U8, *, quality: int, subsampling: str, interval: int | None =
 
 
 def strip_height(width: int) -> int:
-    """Return the number of rows in a strip for ``encode_strips``: whole rows of MCUs, about a megapixel in all."""
+    """Return the height in pixels of a strip for ``encode_strips``: whole rows of MCUs, of about a megapixel in all."""
     return _MCU_HEIGHT * max(1, _STRIP_PIXELS // (_MCU_HEIGHT * width))
 
 
@@ -127,7 +127,7 @@ class _Scan:
         self._found: deque[tuple[U32, I64]] = deque()
 
     def add_symbols(self, pixels: U8, *, last: bool) -> None:
-        """Find and keep the symbols of a strip; ``last`` states whether it is the image's last strip."""
+        """Find and keep the symbols of a strip of pixels; ``last`` states whether the strip is the image's last."""
         if pixels.strides[1] != 1 and pixels.strides[1:] != (3, 1):
             pixels = np.ascontiguousarray(pixels)
         header, columns, (height, width) = self._header, self._columns, pixels.shape[:2]

@@ -16,7 +16,7 @@ from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_funct
 
 
 def _transform(x: list[Vector], *, first: bool) -> list[Vector]:
-    """Compute eight 1-D transforms in parallel, in 16-bit lanes.
+    """Compute eight 1-D forward DCTs of 8 samples in parallel, in 16-bit lanes.
 
     Only vectors widened from 16 bits are multiplied, because LLVM multiplies such vectors in half the time.
     """
@@ -70,7 +70,7 @@ def make_divisors(factors: list[int]) -> U16:
 
 
 def _times(left: Vector, right: Vector) -> Vector:
-    """Return the upper half of the products of unsigned 16-bit lanes; one of the operands must be below 2**15."""
+    """Return the upper 16 bits of the products of unsigned 16-bit elements; one operand must be below 2**15."""
     return (left.widened(32, signed=False) * right.widened(32, signed=False) >> 16).narrowed(16)
 
 

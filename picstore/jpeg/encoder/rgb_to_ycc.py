@@ -17,7 +17,7 @@ _u64 = np.uint64
 
 
 def _convert(memory: VectorMemory, color: tuple[Vector, ...], out: Any, step: Any) -> None:
-    """Convert 16 pixels to Y at ``out``, Cb one ``step`` later and Cr two (JFIF 1.02, with 16 fractional bits)."""
+    """Convert 16 pixels from RGB; store Y at ``out``, Cb ``step`` bytes later and Cr 2 · ``step`` later (JFIF 1.02)."""
     r, g, b = (each.widened(32, signed=False) for each in color)
     luma = r * 19595 + g * 38470 + b * 7471 + (1 << 15)
     blue, red = (b << 15) - r * 11059 - g * 21709 + _CENTER, (r << 15) - g * 27439 - b * 5329 + _CENTER
@@ -28,21 +28,21 @@ def _convert(memory: VectorMemory, color: tuple[Vector, ...], out: Any, step: An
 
 @vector_function(3)
 def _convert_pixels(memory: VectorMemory, source: Any, out: Any, step: Any) -> None:
-    """Convert 16 pixels with interleaved channels."""
+    """Convert 16 pixels, whose channels are interleaved in memory, to Y, Cb and Cr."""
     pixels = memory.load(source, 3 * STEP, 8)
     _convert(memory, tuple(pixels.shuffled(pixels, range(c, 3 * STEP, 3)) for c in range(3)), out, step)
 
 
 @vector_function(4)
 def _convert_planes(memory: VectorMemory, source: Any, plane: Any, out: Any, step: Any) -> None:
-    """Convert 16 pixels whose channels lie in planes, ``plane`` bytes apart."""
+    """Convert 16 pixels, whose channels lie in planes ``plane`` bytes apart, to Y, Cb and Cr."""
     green = memory.offset(source, plane)
     addresses = source, green, memory.offset(green, plane)
     _convert(memory, tuple(memory.load(each, STEP, 8) for each in addresses), out, step)
 
 
 def _pairs(memory: VectorMemory, row: Any) -> Vector:
-    """Return the sums of the 16 pairs of neighbors among 32 samples of a row."""
+    """Return the 16 sums of two neighbors among 32 samples of a row."""
     samples = memory.load(row, 2 * STEP, 8)
     left, right = (samples.shuffled(samples, range(k, 2 * STEP, 2)).widened(16, signed=False) for k in (0, 1))
     return left + right
@@ -55,14 +55,14 @@ def _alternating(memory: VectorMemory, even: int, odd: int) -> Vector:
 
 @vector_function(3)
 def _halve_both(memory: VectorMemory, row: Any, below: Any, out: Any) -> None:
-    """Average 16 squares of 2 × 2 samples; halves are rounded down and up alternately."""
+    """Store the means of 16 squares of 2 × 2 samples; halves are rounded down and up alternately."""
     sums = _pairs(memory, row) + _pairs(memory, below) + _alternating(memory, 1, 2)
     memory.store(out, (sums >> 2).narrowed(8))
 
 
 @vector_function(2)
 def _halve_across(memory: VectorMemory, row: Any, out: Any) -> None:
-    """Average 16 pairs of samples; halves are rounded down and up alternately."""
+    """Store the means of 16 pairs of neighboring samples; halves are rounded down and up alternately."""
     memory.store(out, (_pairs(memory, row) + _alternating(memory, 0, 1) >> 1).narrowed(8))
 
 

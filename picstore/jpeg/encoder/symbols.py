@@ -22,7 +22,7 @@ _u64 = np.uint64
 
 @inlined
 def _add_symbol(target, counters, table, symbol, value):
-    """Store a symbol with its value, and count it; return the address of the next symbol."""
+    """Store a symbol with its value, and count the symbol; return the address for the next symbol."""
     store_i32(target, np.int32(table << 24 | symbol << 16 | value))
     counter = counters + _u64(4 * (table << 8 | symbol))
     store_i32(counter, np.int32(load_u32(counter) + 1))
@@ -31,14 +31,14 @@ def _add_symbol(target, counters, table, symbol, value):
 
 @inlined
 def _size(value):
-    """Return the number of bits that a value takes, and the bits themselves (T.81, F.1.2.1)."""
+    """Return the number of bits that code a coefficient's value, and these bits (T.81, F.1.2.1)."""
     size = 64 - leading_zeros(_u64(abs(value)))
     return size, value if value >= 0 else value + (1 << size) - 1
 
 
 @device_function
 def _add_block(target, counters, kind, difference, block, nonzero):
-    """Store and count the symbols of a block; return the address of the next symbol.
+    """Store and count the symbols of a block; return the address for the next symbol.
 
     Args:
         target: address of uint32 symbols.
@@ -69,7 +69,7 @@ def _add_block(target, counters, kind, difference, block, nonzero):
 
 @device_function
 def _fill_rows(source, row, shape, rows, stride):
-    """Convert a row of MCUs to samples.
+    """Convert the pixels of a row of MCUs to samples of Y, Cb and Cr.
 
     Args:
         source: address of the first pixel; numbers of bytes from one row, pixel and channel to the next.
@@ -169,7 +169,7 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
 
 @kernel("(uint32[:, ::1], Tuple((uint8[:, ::1], uint8[:, ::1], uint32[:, ::1])))")
 def choose_codes(frequencies, tables):
-    """Compute the optimal codes for each Huffman table.
+    """Compute the optimal Huffman codes for each of the four tables.
 
     Args:
         frequencies: as ``find_symbols`` fills them.

@@ -37,8 +37,8 @@ def enter_records(places, picks, records, max_pixels):
 
     Args:
         places: uint64 (m, 7), ``Container.place`` of each container: the addresses of its buffer, of its segment table
-            (0 if it has none), of ``index``, of ``held`` and of ``tops`` (0 if all tops are zero); its number of
-            records; and its number of segment-table entries.
+            (0 if it has none), and of its arrays ``index``, ``held`` and ``tops`` (0 if all tops are zero); its number
+            of records; and its number of segment-table entries.
         picks: int64 (3, k): for each record, index of its container, its row in the container, and its slot.
         records: arrays of ``BatchRecords``, filled by slot: entries and held entries as bytes, tops, addresses, sizes,
             layouts, image sizes, ids and entry points.
@@ -107,7 +107,8 @@ def choose_boxes(reach, tops, layouts, sizes, boxes, per_row):
     Args:
         reach: int64 (n, 4), result of ``views_reach.joint_reach``, in pixels of stored images.
         tops, layouts, sizes: as in ``BatchRecords``.
-        boxes: int64 (n, 4), receives what ``views_reach.boxes_to_cut`` returns, in pixels of the held rows.
+        boxes: int64 (n, 4), receives each image's box, see ``views_reach.boxes_to_cut``, in pixels of the rows in
+            memory.
         per_row: int64 (n,), receives the number of segments in a row of tiles, at least 1.
     """
     for i in range(reach.shape[0]):

@@ -109,7 +109,7 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
 
 
 def _by_group(groups: Any, output: OutputSpec) -> Any:
-    """Return values by group name, or an unnamed group's values alone; a single view's values are not in a list."""
+    """Return a dict of ``groups`` by name; if the group has no name, return its values, or those of its only view."""
     first = output.groups[0]
     if first.name:
         return {spec.name: values for spec, values in zip(output.groups, groups, strict=True)}
@@ -117,5 +117,5 @@ def _by_group(groups: Any, output: OutputSpec) -> Any:
 
 
 def _numeric(output: OutputSpec) -> Callable[[Array], Array]:
-    """Return a function that views images as float16 if the output has that dtype, and else leaves them unchanged."""
+    """Return a function that views an image's bits as float16 if the output has that dtype, or returns it unchanged."""
     return lambda image: image.view(np.float16) if output.dtype == "float16" else image

@@ -20,7 +20,10 @@ NO_REPLACEMENT = ", and its batch holds no sound record to replace it"
 
 
 def next_sound(numbers: I64, sound: I64) -> I64:
-    """Return, for each of ``numbers``, the next number in ascending ``sound``, or the first number if none follows."""
+    """Return, for each of ``numbers``, the next greater number in ascending ``sound``.
+
+    If no number is greater, the next is the first of ``sound``.
+    """
     replaced: I64 = sound[np.searchsorted(sound, numbers) % len(sound)]
     return replaced
 
@@ -74,7 +77,7 @@ class DamageLog:
                 logger.warning("left out: %s", text)
 
     def report_fallbacks(self, reasons: Sequence[str], *, of: int) -> None:
-        """Log, at the first call only, how many of a batch's ``of`` images the GPU's decoder left to the CPU."""
+        """Log, at the first call only, how many of the batch's images (``of``) the GPU's decoder left to the CPU."""
         if not self._fell_back:
             self._fell_back = True
             text = "the CPU decoded %d of %d images of a batch, which the GPU's decoder refuses: %s; "

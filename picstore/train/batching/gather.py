@@ -39,17 +39,15 @@ class BatchRecords:
     container: I64  # (n,), index in ``containers`` of each record's container; −1 if a slot is empty
     folders: tuple[Root, ...]  # roots of the datasets, by source
     entries: Table  # ``layout.ENTRY`` (n,), index entries; zeros for an empty slot
-    held: Table  # (n,), index entries of only the parts that were read
-    tops: I64  # (n,), number of pixel rows above the rows that were read
-    # (n, 2) each, as in ``jpeg.cut.TiledJpegs``: in ``addresses``, those of the stream and of its segments' lengths; in
-    # ``sizes``, the stream's bytes and number of segments. All are 0 for an empty slot.
+    held: Table  # (n,), index entries that describe only the parts of records that were read
+    tops: I64  # (n,), number of the image's pixel rows above the rows that were read
+    # (n, 2), addresses of the stream and of its segments' lengths, as in ``jpeg.cut.TiledJpegs``; 0 for an empty slot.
     addresses: U64
-    sizes: I64
+    sizes: I64  # (n, 2), bytes of the stream, and number of its segments; 0 for an empty slot
     layouts: I64  # (n, 6), result of ``layouts_of`` for ``held``
     image_sizes: I64  # (n, 2), width and height of stored images
-    # (n,) each; −1 if nothing of the record's container can be read.
-    labels: I64
-    ids: I64
+    labels: I64  # (n,), −1 if nothing of the record's container can be read
+    ids: I64  # (n,), ids of the records; −1 if nothing of the record's container can be read
     source: I64  # (n,), index of the dataset of each slot
     extras: list[bytes]  # JSON for targets; empty without targets
     attachments: list[dict[str, bytes | memoryview | StoredMap]]  # image files and maps for targets, by name
@@ -60,7 +58,7 @@ class BatchRecords:
 
     @classmethod
     def empty(cls, count: int, folders: Iterable[Root], *, weight: float = 1.0) -> BatchRecords:
-        """Return the records of ``count`` slots that are all empty."""
+        """Return records for ``count`` slots, all of which are still empty."""
         return cls(
             containers=[],
             container=np.full(count, -1, dtype=np.int64),
@@ -243,7 +241,10 @@ def _gather_source(
 def _find_sound(
     records: BatchRecords, request: SourceRequest, containers: ReadContainers, *, source: TrainingSource
 ) -> list[tuple[Container, I64, I64]]:
-    """List a request's containers, each with slots and their records' rows; sound records replace damaged records."""
+    """List a request's containers, with the slots to fill and the index of each slot's record in the container.
+
+    Sound records replace damaged records.
+    """
     order = np.argsort(request.samples.container, kind="stable")
     numbers, wanted = request.samples.container[order], request.samples.record[order]
     slots = request.slots[order]

@@ -101,14 +101,12 @@ class SegmentTables:
     layout: SegmentLayout
     block: U8  # memory of the arrays
     arrays: dict[str, Array]  # arrays of the layout, see ``jpeg.gpu_segment_layout``
-    # For each image, index of its first part, and number of its parts, 0 if the GPU does not decode the image.
-    first: I64
-    count: I64
-    # By slot, for images that the GPU does not decode: the pixels (3, h, w) decoded by the CPU, and the reason.
-    pixels: dict[int, U8] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)
-    # In a process's first batches: a slot, a box's pixels (3, h, w) as the CPU decodes them, and the box in stored
-    # pixels.
+    first: I64  # (n,), index of each image's first part
+    count: I64  # (n,), number of each image's parts; 0 if the GPU does not decode the image
+    pixels: dict[int, U8] = field(default_factory=dict)  # by slot, pixels (3, h, w) of an image that the CPU decoded
+    refused: dict[int, str] = field(default_factory=dict)  # by slot, why the GPU does not decode an image
+    # In a process's first batches, to check the GPU: a slot, pixels (3, h, w) that the CPU decoded from a box of its
+    # image, and the box in pixels of the stored image.
     probe: tuple[int, U8, I64] | None = None
 
     @staticmethod
@@ -129,8 +127,8 @@ class EncodedBatch:
     boxes: I64
     params: tuple[TransformParams, ...]  # parameters of each group of views
     files: RecordFiles
-    shown: I64  # (n,), for each slot, the slot whose stream it shows
-    factors: I64  # (n,), factor by which decoding divides the sides
+    shown: I64  # (n,), for each slot, the slot whose stream it shows: its own, or that of its replacement
+    factors: I64  # (n,), factor by which decoding divides each image's sides
     segments: SegmentTables | None = None  # description of the tiles for picstore's decoder
 
     @property

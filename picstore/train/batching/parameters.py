@@ -29,7 +29,7 @@ class TransformParams:
     program: ColorProgram
 
     def equals(self, other: TransformParams) -> bool:
-        """Return whether two sets of parameters turn the same records into the same images; boxes are not compared."""
+        """Return whether ``other`` turns the same records into the same images; boxes of objects are not compared."""
         names = [each.name for each in fields(Geometry) if each.name != "boxes"]
         geometry = all(np.array_equal(getattr(self.geometry, n), getattr(other.geometry, n)) for n in names)
         names = [each.name for each in fields(ColorProgram)]
@@ -45,7 +45,7 @@ class TransformParams:
         )
 
     def select_slots(self, slots: I64, *, count: int) -> TransformParams:
-        """Return the rows of ``slots`` in each of ``count`` views; a slot may occur twice."""
+        """Return the parameters of only ``slots``, for each of ``count`` views; a slot may occur twice."""
         n = len(self.geometry.size) // count
         rows = view_rows(slots, count=count, n=n)
         return TransformParams(

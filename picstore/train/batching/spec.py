@@ -38,7 +38,7 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """What all batches have in common: groups, dtype and layout of the images, and names of targets."""
+    """Specification of a loader's batches: groups, dtype and layout of the images, and names of targets."""
 
     groups: tuple[GroupSpec, ...] = (GroupSpec(),)
     dtype: str = "uint8"  # name of torch's dtype
@@ -51,7 +51,7 @@ class OutputSpec:
     def from_plans(
         cls, plans: Sequence[TransformPlan], *, dtype: str | None = None, channels_last: bool = False
     ) -> OutputSpec:
-        """Return the output that all ``plans`` share.
+        """Return the specification of the batches that any of ``plans`` makes.
 
         A batch is made by one plan or, if all plans make images of one size, by several; see :func:`check_one_size`.
 
@@ -104,7 +104,7 @@ class Resources:
 
 
 def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:
-    """Return the bytes of 1.25 × ``lanes`` containers of the largest size, at least ``_MIN_BUDGET``."""
+    """Return the default budget in bytes: the size of 1.25 × ``lanes`` largest containers, at least ``_MIN_BUDGET``."""
     largest = max(int((ds.rows["size"] + ds.rows["referenced"]).max(initial=0)) for ds in datasets)
     return max(_MIN_BUDGET, 5 * lanes * largest // 4)
 

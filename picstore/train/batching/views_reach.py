@@ -31,7 +31,7 @@ _MAX_COPIES = 8
 
 
 def joint_reach(geometries: Sequence[Geometry], n: int) -> I64:
-    """Return, for each of n images, the box around the reaches of its views: int64 (n, 4), as in ``Geometry.reach``."""
+    """Return, for each of n images, the box of source pixels that all its views together use, int64 (n, 4)."""
     if len(geometries) == 1 and len(geometries[0].size) == n:
         return geometries[0].reach
     reach = np.concatenate([geometry.reach.reshape(-1, n, 4) for geometry in geometries])
@@ -50,7 +50,7 @@ def joint_factors(geometries: Sequence[Geometry], n: int, gap: float | None) -> 
 
 
 def align_reach(reach: I64, factors: I64) -> I64:
-    """Widen reaches (n, 4) to multiples of ``factors`` (n,), by which decoding divides the images' sides."""
+    """Widen boxes (n, 4) to multiples of ``factors`` (n,), by which decoding divides the images' sides."""
     if factors.max(initial=1) == 1:
         return reach
     by = factors[:, None]
@@ -58,9 +58,9 @@ def align_reach(reach: I64, factors: I64) -> I64:
 
 
 def boxes_to_cut(reach: I64, size: I64) -> I64:
-    """Clip reaches to images of ``size``, (n, 2): int64 (n, 4), left, top, right, bottom.
+    """Clip ``Geometry.reach`` to images of ``size``, (n, 2): int64 (n, 4), left, top, right, bottom.
 
-    A reach is empty if the output shows only padding; the box then has one pixel.
+    If the output shows only padding, the reach is empty, and the box then has one pixel.
     """
     low = np.clip(reach[:, :2], 0, size - 1)
     return np.concatenate([low, np.clip(reach[:, 2:], low + 1, size)], axis=1)

@@ -173,9 +173,9 @@ def _outputs(
 
 
 def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> None:
-    """Copy all jobs' tables to the device at once.
+    """Copy the descriptor tables of all jobs to the device at once, then launch the jobs in turn.
 
-    Launch the jobs (table, output, whether channels are last) in turn.
+    A job is a table, its output, and whether the output's channels come last.
     """
     device = jobs[0][1].device
     held = [_allocate_workspace(table, device) for table, _, _ in jobs]

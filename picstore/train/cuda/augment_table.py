@@ -127,7 +127,7 @@ class DescriptorTable:
     def size(self) -> int:
         """Number of the table's int64 words.
 
-        Even, because Triton recompiles kernels for addresses not divisible by 16.
+        The number is even, because Triton recompiles kernels for addresses not divisible by 16.
         """
         words = self.header.size + self.rows.size + self.smoothing.size
         return words + words % 2

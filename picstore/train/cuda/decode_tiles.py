@@ -127,7 +127,7 @@ def decode_tiles(
 def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int]) -> None:
     """Copy the words of all batches' images to ``rows``.
 
-    Let their indices count from the start of the joined memory.
+    Indices in these words then count from the start of the memory that holds all batches, instead of the batch's.
     """
     at = 0
     for each, start in zip(tables, starts, strict=False):

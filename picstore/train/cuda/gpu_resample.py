@@ -51,7 +51,7 @@ _TO_BITS, _HALF_STEP = tl.constexpr(32 - filters.POSITION_BITS), tl.constexpr(1 
 
 @device_function
 def sampled(table, descriptor, y, x):
-    """Return red, green and blue of output pixels: float32 (h, w) without fractions.
+    """Return red, green and blue of output pixels: whole levels, float32 (h, w).
 
     ``y``, int32 (h, 1), and ``x``, int32 (1, w), are the rows and columns of the pixels.
     """
@@ -136,9 +136,10 @@ def _level(total):
 
 @device_function
 def _position(descriptor, y, x, axis: tl.constexpr):
-    """Return source positions along an axis, float64, at most 2 pixels beyond the clip.
+    """Compute the positions of the output pixels (y, x) along one axis of the source image.
 
-    And the clip's first, last pixel.
+    Returns:
+        The positions, float64, at most 2 pixels beyond the clip; the clip's first pixel; and the clip's last pixel.
     """
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5

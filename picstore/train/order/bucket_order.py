@@ -122,7 +122,7 @@ class BucketOrder:
                 return
 
     def find(self, live: LiveRecords, position: int, epoch: int) -> list[tuple[int, int, int]]:
-        """List the rank, batch and slot of a live record in an epoch; empty if no batch has it."""
+        """List (rank, batch, slot) of a live record in an epoch; the list is empty if no batch has the record."""
         (container, _), plan = live.find(np.array([position])), self._plan(live, epoch)
         sample = int(plan.order.find(container, position - self.table.starts[container])[0])
         batches = plan.complete(sample)
@@ -215,8 +215,8 @@ class _RankReading:
         turn = turns[planned.group]
         own = (planned.owners(self._shares) == self._rank) & (turn >= 0)
         samples, turn = planned.samples[own], turn[own]
-        # For each sample, the index among the same batches of the batch after which its lane leaves the container; -1
-        # if the lane left the container earlier.
+        # For each sample, the batch, counted as in ``turns``, after which the sample's lane leaves the container; -1 if
+        # the lane left the container before.
         leaves = np.searchsorted(np.append(self._previous, stops), samples["end"]) - 1
         first, last = self._shares.find_readers(samples["lane"])
         others = (self._rank < first) | (self._rank > last) | ((first < last) & (leaves < 0))

@@ -72,7 +72,7 @@ class BucketTable:
         return np.diff(self.starts)
 
     def of(self, containers: I64, records: I64) -> U8:
-        """Return the buckets of live records, given their containers and their indices there."""
+        """Return the bucket of each live record, given its container and its index in the container."""
         found: U8 = self.buckets[self.starts[containers] + records]
         return found
 
@@ -91,11 +91,11 @@ class BucketCounts:
         return self._joined(self._order.lane_positions(sample)) - self._before_lanes
 
     def since(self, firsts: I64, sample: int) -> tuple[I64, I64]:
-        """Find each bucket's samples before sample ``sample`` of the epoch, at least those from index ``firsts`` on.
+        """For each bucket, find its samples from number ``firsts`` on that precede sample ``sample`` of the epoch.
 
         Returns:
-            Ascending indices of the samples in the epoch, without a gap within any bucket; a bucket's samples may begin
-            before its index ``firsts``. And each bucket's number of samples before the returned samples.
+            Ascending indices of the samples in the epoch; and the number of each bucket's samples that precede its
+            returned samples, which may begin before its number ``firsts``.
         """
         begins, seen = np.full(len(firsts), sample), self.before(sample)
         found, span = [np.zeros(0, dtype=np.int64)], _SPAN
@@ -109,7 +109,7 @@ class BucketCounts:
         return numbers[numbers >= begins[self._table.of(samples.container, samples.record)]], seen
 
     def _joined(self, index: I64) -> I64:
-        """Return each bucket's number of records before the lanes' next indices ``index``, summed over the lanes."""
+        """Return each bucket's number of records before ``index``, each lane's next index, added up over the lanes."""
         last = np.minimum(index, self._order.records - 1)
         containers, starts = self._order.containers.locate(last)
         total = np.zeros(self._table.tally.shape[1], dtype=np.int64)

@@ -43,10 +43,13 @@ class SteppedOrder(Protocol):
         """Return the index of the global batch that takes each sample of a source; −1 if no batch takes the sample."""
 
     def lanes_of(self, source: int, numbers: I64) -> tuple[I64, I64 | int]:
-        """Return the lane and the turn of each sample of a source, as arguments of :meth:`RankShares.find_readers`."""
+        """Return the lane and the turn of each sample of a source, the arguments of :meth:`RankShares.find_readers`."""
 
     def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:
-        """Return the samples' slots in ranks' batches of ``sizes``, concatenated; None if each batch counts from 0."""
+        """Return the slots of samples in ranks' batches of ``sizes``, batch after batch.
+
+        Return None if the samples of each batch have the slots 0, 1, … in order.
+        """
 
 
 class Drawn(Protocol):

@@ -113,7 +113,7 @@ class ContainerOrder:
         return exact
 
     def earlier(self, index: I64) -> Iterator[tuple[int, I64]]:
-        """Yield, for each index among all records, its part, and the containers before the record's in the part."""
+        """Yield, for each index among all records, the record's part, and the part's containers before the record's."""
         parts = np.searchsorted(self._part_ends, index, side="right")
         self._sort(parts)
         begins = np.searchsorted(self._ends, (self._part_ends - self._records)[parts], side="right")
@@ -203,7 +203,7 @@ class EpochOrder:
         return found
 
     def lane_positions(self, sample: int) -> I64:
-        """Return each lane's next index among all containers' records if the epoch is at ``sample``: int64 (lanes,)."""
+        """Return the index among all records at which each lane continues from sample ``sample`` on: int64 (lanes,)."""
         return self._lane_starts[:-1] + (sample + self.lanes - 1 - np.arange(self.lanes)) // self.lanes
 
     def numbers(self, lane: int, index: I64) -> I64:

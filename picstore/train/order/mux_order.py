@@ -66,7 +66,10 @@ class MuxSchedule:
         return tuple(taken + (batch - self.steps[piece]) * count for taken, count in pairs)
 
     def batch_after(self, taken: Sequence[int]) -> int | None:
-        """Return the index of the global batch before which the sources have given ``taken`` samples, or None."""
+        """Return the index of the global batch before which the sources have given ``taken`` samples.
+
+        Return None if there is no such batch.
+        """
         total = sum(taken)
         piece = bisect.bisect_right([sum(each) for each in self._taken], total) - 1
         batch = self.steps[piece] + (total - sum(self._taken[piece])) // sum(self.counts[piece])
@@ -241,7 +244,7 @@ class MuxOrder:
         return batches, rest
 
     def _shares_batch(self, state: Mapping[str, Any], batch: int, rest: int) -> bool:
-        """Return whether the rank's batch, of which a state has read ``rest`` samples, is equal in this order."""
+        """Return whether this order has the rank's batch of which ``rest`` samples were read before the state."""
         counts, ranks = state["counts"], self.world_size if state["version"] == 1 else 1
         same = [ranks * each for each in counts] == list(self.schedule.counts_at(batch))
         return same and state.get("world_size") == self.world_size and rest < int(self.shares(batch).sum())

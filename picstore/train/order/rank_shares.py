@@ -51,7 +51,7 @@ class RankShares:
     def find_readers(self, lanes: I64, turns: I64 | int = 0) -> tuple[I64, I64]:
         """Return the first and last rank that reads each lane, int64 (n,) each; the ranks between them read it too.
 
-        A lane with a single reader is read by rank (lane + turn) mod world size; the turn is in ``turns``.
+        A lane with a single reader is read by rank (lane + turn) mod world size, with the turn of its epoch, ``turns``.
         """
         rank = (lanes + turns) % self.world_size
         if not self.shared:
@@ -77,7 +77,7 @@ class RankShares:
         return mine
 
     def lanes_of(self, numbers: I64, records: int) -> tuple[I64, I64]:
-        """Return the lane of each sample, and the turn for :meth:`find_readers`, int64 (n,) each.
+        """Return the lane of each sample, and its epoch's turn, see :meth:`find_readers`: int64 (n,) each.
 
         Samples are counted through all epochs. If no lane is shared, rank t mod W reads the lane of sample t.
         """

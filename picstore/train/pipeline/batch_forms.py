@@ -73,7 +73,7 @@ class BatchForm(ABC):
         return [range(k, min(k + size, count)) for k in range(0, count, size)]
 
     def _views(self, output: OutputSpec) -> int:
-        """Return as how many images each record counts when tasks are sized."""
+        """Return the number of images that each record counts as when batches are divided into tasks."""
         return output.view_count
 
 

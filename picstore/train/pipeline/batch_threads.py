@@ -85,7 +85,7 @@ class Pipeline:
         self._collating = threading.Lock()  # Tokenizers are not thread-safe.
         self._filler_class: Future[Callable[..., BatchFiller]] = Future()
         self._queue: SimpleQueue[Future[HostBatch] | BaseException | None] = SimpleQueue()
-        self._free_slots = threading.Semaphore(AHEAD)  # Free places in the queue.
+        self._free_slots = threading.Semaphore(AHEAD)  # Counts the further batches that may be queued.
         self._stop = self._started = self.drained = False
         self._pid = os.getpid()
         self._planner = threading.Thread(target=self._plan, name=f"{PREFIX}plan", daemon=True)
@@ -162,7 +162,10 @@ class Pipeline:
             self._queue.put(error)
 
     def _start_batches(self) -> Iterator[Future[HostBatch]]:
-        """Yield futures of batches that are being filled; start reads for later batches as far as the budget allows."""
+        """Yield the future of each batch when its filling starts.
+
+        Containers of later batches are read in advance, as far as the budget allows.
+        """
         ahead: deque[_RequestedBatch] = deque()
         requests = self._draw_requests()
         following, first = next(requests, None), True
@@ -193,7 +196,10 @@ class Pipeline:
         self.drained = True
 
     def _all_read(self, futures: Mapping[ContainerKey, Future[ReadResult]]) -> bool:
-        """Return, once the kernels are loaded, whether all containers are read; more reads would delay the loading."""
+        """Return whether all containers in ``futures`` are read by the time at which the kernels are loaded.
+
+        Until then no more reads are started, because reads would delay the loading.
+        """
         self._filler_class.result()
         return all(future.done() for future in futures.values())
 
@@ -218,7 +224,10 @@ class Pipeline:
         return finished
 
     def _collect(self, requested: _RequestedBatch) -> ReadContainers:
-        """Wait until a batch's records are read; return, by container, the container or the records read from it."""
+        """Wait until a batch's records are read.
+
+        Return, by key, each container, either whole or with only the records that were read of it.
+        """
         found: dict[EpochContainer, ReadResult] = {}
         for wanted in requested.request:
             if wanted.samples.held is not None:
@@ -252,7 +261,10 @@ class Pipeline:
         uses: dict[ContainerKey, ContainerUse],
         problems: dict[int, Damage] | None,
     ) -> HostBatch | None:
-        """Release a batch's containers after its last task; complete the batch unless ``problems`` is None."""
+        """Release a batch's containers after its last task, and complete the batch.
+
+        ``problems`` is None if a task failed or was cancelled; the batch is then left incomplete.
+        """
         records.release()
         self._prefetcher.release(uses)
         if problems is None:
@@ -285,7 +297,7 @@ class Pipeline:
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     records: I64  # indices of the records in the container, ascending
-    samples: int  # Number of samples of these records that later batches take; a record may have several.
+    samples: int  # Number of samples that later batches take of these records; a record may give several samples.
     held: ReadResult
 
 

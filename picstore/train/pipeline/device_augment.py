@@ -23,7 +23,7 @@ Images: TypeAlias = "list[torch.Tensor] | DecodedImages"  # (3, h, w) each
 
 
 def augment_batches(hosts: Sequence[HostBatch], images: Sequence[Images], output: OutputSpec) -> list[Batch]:
-    """Return each host batch with its decoded images augmented on their device; labels and ids stay on the host."""
+    """Augment the decoded images of several host batches on their device; labels and ids stay on the host."""
     made: list[list[Any]] = [[] for _ in hosts]
     places, given = [], []
     for host in hosts:

@@ -260,7 +260,7 @@ class _BegunTiles:
         return images.select(number_of[self._encoded.shown])
 
     def _by_slot(self) -> tuple[DecodedImages, I64]:
-        """Return all images that the GPU or the CPU has decoded, and for each slot the index of its image."""
+        """Return the images that the GPU and the CPU have decoded, and the index of each slot's image among them."""
         from picstore.train.cuda.decoded import DecodedImages  # The module imports Triton.
 
         number_of, parts = np.arange(len(self._encoded.shown)), [] if self.decoded is None else [self.decoded]
@@ -278,7 +278,10 @@ class _BegunTiles:
         return wrong
 
     def finish(self, batch: Batch, event: torch.cuda.Event | None) -> MadeBatch:
-        """Wait for the GPU; decode the images that it refused, on the CPU; then augment the batch again with them."""
+        """Wait for the GPU; if it refused images, decode these on the CPU.
+
+        The batch is then augmented again with the images from the CPU.
+        """
         from picstore.train.cuda.decode_tiles import explain  # The module imports Triton.
 
         make, host, encoded, tables = self._make, self._host, self._encoded, self.tables
@@ -315,7 +318,7 @@ def _decode_on_cpu(encoded: EncodedBatch, tables: SegmentTables, slot: int) -> t
 
 
 def _check_pixels(image: torch.Tensor, encoded: EncodedBatch, probe: tuple[int, U8, I64]) -> None:
-    """Raise PicstoreError if the image's pixels in the probe's box differ from those that the CPU decoded."""
+    """Raise PicstoreError if the GPU's pixels differ from those that the CPU decoded in a box of one image (probe)."""
     slot, expected, box = probe
     left, top, right, bottom = box_of_decoded(box, encoded.boxes[slot, :2], int(encoded.factors[slot]))
     if not np.array_equal(image[:, top:bottom, left:right].cpu().numpy(), expected):

@@ -60,11 +60,11 @@ from picstore.train.order.spans import DealtSpans
 from picstore.train.pipeline.own_threads import close_at_exit
 from picstore.train.pipeline.stats import Stats, StatsCounter
 
-AHEAD = 2  # Number of batches that the child may send, whatever their size, before the consumer takes the first.
+AHEAD = 2  # Number of batches, of any size, that the child may send before the consumer takes the first of them.
 _MAIN = "picstore.train.pipeline.loader_process_main:main"
 # By default, BLAS starts a thread for each core (45 ms on two cores), but the child multiplies only small matrices.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
-EXIT_TIMEOUT = 5  # Seconds for the child to end a sequence or to exit, before it is killed.
+EXIT_TIMEOUT = 5  # Seconds that the child has to end a sequence or to exit, before it is killed.
 _MAX_LAST_WORDS = 1 << 16  # maximum number of bytes to read from a dead child's traceback
 
 

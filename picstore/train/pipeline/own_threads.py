@@ -242,7 +242,7 @@ _exiting = threading.Event()
 
 
 def close_at_exit(closable: Closable) -> None:
-    """Close an object when the interpreter ends, unless the object is gone by then."""
+    """Close an object when the interpreter ends, unless the object has been deleted by then."""
     _open.add(closable)
     wait_for_exit()
     _garbage.start()
@@ -261,7 +261,10 @@ class _Garbage:
         os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
-        """Set the initial state, also in a fork, where the closing thread and other threads' collections are gone."""
+        """Set the initial state.
+
+        A fork calls this too, because the closing thread and other threads do not exist there.
+        """
         self._collecting: set[int] = set()  # ids of the threads in which a collection runs
         self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()  # Its ``put`` is reentrant.
         self._lock = threading.Lock()
@@ -278,14 +281,14 @@ class _Garbage:
                 threading.Thread(target=self._run, name="close-garbage", daemon=True).start()
 
     def call(self, close: Callable[[], None]) -> None:
-        """Call ``close`` now or, if a collection is running in this thread, in the closing thread."""
+        """Call ``close`` now or, if a garbage collection is running in this thread, later in the closing thread."""
         if threading.get_ident() in self._collecting:
             self._waiting.put(close)
         else:
             close()
 
     def call_all(self) -> None:
-        """Call all functions that wait for the closing thread."""
+        """Call, in the closing thread, all functions that wait for it."""
         with contextlib.suppress(Empty):
             while True:
                 self._waiting.get_nowait()()

@@ -46,7 +46,10 @@ class ContainerKey(NamedTuple):
 
 @dataclass(slots=True)
 class ContainerUse:
-    """A batch's use of a container of ``size`` bytes; if not ``needed``, the use only says which lanes are done."""
+    """A batch's use of a container of ``size`` bytes.
+
+    If not ``needed``, the use only says which lanes no longer need the container.
+    """
 
     size: int
     lanes: set[int] = field(default_factory=set)  # Lanes that read the container for this batch.
@@ -150,7 +153,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop reading, and wake all threads that wait."""
+        """Stop reading containers, and wake all threads that wait for a container or for work."""
         with self._changed:
             self._closed = True
             while self._waiting:
@@ -205,7 +208,7 @@ class Prefetcher:
             handed_over = self._read_some(calls)
 
     def _take_waiting(self, handed_over: bool) -> list[tuple[ContainerKey, Future[ReadResult]]]:
-        """Wait for containers to read; return this reader's next share of them, or none if the reader is to end."""
+        """Wait for containers to read; return those that this reader reads next, or none if the reader is to end."""
         with self._lock:
             if handed_over:
                 self._handing_over -= 1
@@ -221,7 +224,10 @@ class Prefetcher:
             return [self._waiting.popleft() for _ in range(count)]
 
     def _read_some(self, calls: list[tuple[ContainerKey, Future[ReadResult]]]) -> bool:
-        """Read containers, hand them to their futures, and empty the list of calls; return False if reading fails."""
+        """Read the containers of ``calls``, hand them to their futures, and empty the list.
+
+        Return False if reading fails.
+        """
         for _, future in calls:
             future.set_running_or_notify_cancel()
         try:

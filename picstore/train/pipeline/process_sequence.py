@@ -52,7 +52,10 @@ class ProcessSequence:
         self._pid = os.getpid()
 
     def receive(self) -> HostBatch | None:
-        """Return the next batch, or None at the end; raise an error of a ``LoaderProcess`` when its batch is due."""
+        """Return the next batch, or None at the end.
+
+        If a process has failed, its error is raised when its next batch is due.
+        """
         if self._pid != os.getpid():
             raise CancelledError
         if not self._numbers:

@@ -27,7 +27,7 @@ logger = logging.getLogger("picstore")
 
 # Number of calls of each worker to keep under way. A call takes 1 ms, making a batch 50 ms.
 WINDOW = 4
-# Seconds without any worker before a warning, and before an error: a cloud takes minutes to start a node.
+# Seconds without any worker before a warning, and then before an error: a cloud takes minutes to start a node.
 _WARNING_SECONDS, NO_WORKER_SECONDS = 10.0, 300.0
 # Seconds without a ready worker before an error if workers keep failing to start. Ray takes 20 s to notice a lost node.
 _FAILING_SECONDS = 60.0
@@ -169,7 +169,7 @@ class RemoteWorkers:
             return None
 
     def open(self, worker: WorkerHandle, answer: Exception | None) -> None:
-        """Note that a worker is ready, or raise the error that its ``open`` has returned."""
+        """Note that a worker has opened the datasets and is ready, or raise the error that its ``open`` returned."""
         worker.opening = None
         self._failures = 0
         if answer is not None:

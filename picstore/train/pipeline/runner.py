@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OwnProcesses:
-    """Number of loader processes, and its meaning in a DataLoader's worker, which starts no loader process.
+    """Number of loader processes, and what a DataLoader's worker, which starts none, does with this number.
 
     Attributes:
         count: number of processes; 0 for threads of this process.
