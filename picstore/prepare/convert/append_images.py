@@ -145,7 +145,10 @@ def _publish_append(
 
 
 def _count_all(dataset: Dataset, count: Callable[..., RecordCounts | None]) -> RecordCounts | None:
-    """Count the old and the new records by label, edited labels included; return None if a file is unreadable."""
+    """Count the old and the new records by their present labels, edits included.
+
+    Return None if a file is unreadable.
+    """
     with contextlib.suppress(Damage, NotADataset):
         relabel = dataset.labels if LABEL in dataset.columns else None
         new = count(fields=dataset.manifest.attachments, relabel=relabel)
@@ -168,7 +171,7 @@ def _read_append(manifest: Manifest, job: Job) -> ConversionResult:
 
 
 def _last_lines(job: Job) -> list[ledger.LedgerLine]:
-    """Return the ledger lines of the most recent append: the last lines, as many as the source has inputs."""
+    """Return the ledger lines of the most recent append: the last lines of the ledger, one per input of the source."""
     return list(deque(ledger.read_lines(job.root / LEDGER, skip_damaged=True), maxlen=len(job.listing.inputs)))
 
 

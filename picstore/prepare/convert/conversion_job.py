@@ -56,8 +56,8 @@ class ConvertOptions:
     references: Location | None = None
 
 
-# Function that builds the dataset when all rows are finished; its argument maps rows to the ledger fragments of this
-# run.
+# Function that builds the dataset when all rows are finished. Its argument maps the rows that this run converted to
+# their ledger fragments.
 Finish: TypeAlias = Callable[[Mapping[int, ledger.WrittenFragment]], ConversionResult]
 
 
@@ -109,7 +109,10 @@ class Job:
         return cls(root=root, listing=listing, options=options, settings=settings, shard=shard)
 
     def begin(self, *, resume: bool) -> Job:
-        """Return this job with a number of rows: the saved number if the job is resumed. Errors: see ``begin_job``."""
+        """Return this job with its number of rows, the saved number if the job is resumed.
+
+        Errors: see ``begin_job``.
+        """
         settings, inputs = self.settings, self.listing.inputs
         if self.shard is not None:  # ``merge_shards`` needs the names of classes and attachments.
             names = {"classes": self.listing.classes, "attachments": list(self.listing.attachments)}
@@ -123,7 +126,7 @@ class Job:
         return replace(self, saved=saved, reuse=resume)
 
     def require_same_images(self) -> Job:
-        """Return this job; raise UsageError if it was begun with other images of the same names."""
+        """Return this job; raise UsageError if it was begun when the source had other images with the same names."""
         samples = self.saved.get("samples")
         if samples is not None and not same_images(sample_sizes(self.listing.inputs), samples):
             raise UsageError(
@@ -339,6 +342,6 @@ def _size(source: Input) -> int:
 
 
 def same_images(sizes: Sequence[int], others: Sequence[int]) -> bool:
-    """Return whether two samples of sizes agree: at least half of the inputs readable both times kept their size."""
+    """Return whether two lists of inputs' sizes agree: at least half of the inputs readable both times are equal."""
     pairs = [(size, other) for size, other in zip(sizes, others, strict=True) if size and other]
     return 2 * sum(size == other for size, other in pairs) >= len(pairs)

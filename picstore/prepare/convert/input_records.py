@@ -150,7 +150,7 @@ def make_input_record(
 
 
 def _move(attachments: Mapping[str, bytes], image: CoordinateMap, maps: Mapping[str, Any]) -> dict[str, bytes]:
-    """Rotate and resize attachments like their image, and convert those that ``maps`` specifies to stored maps."""
+    """Rotate and resize attachments as their image was, and convert those that ``maps`` specifies to stored maps."""
     specs = {PREFIX + name: MapSpec.from_json(entry) for name, entry in maps.items()}
     return {
         name: make_map(name, blob, specs[name], image) if name in specs else move_attachment(name, blob, image)
@@ -249,7 +249,10 @@ def _make_reference(
 
 
 def _refer(source: Input, data: bytes, root: Location) -> bytes:
-    """Serialize a reference to ``data``, an input's first bytes; raise ImageError if no file below ``root`` has it."""
+    """Serialize a reference to an input's bytes ``data``.
+
+    Raise ImageError if they are no byte range of a file below ``root``.
+    """
     if source.reader is not None:
         raise ImageError("its file does not hold it as it is: `picstore convert` reads it")
     folder = str(root).rstrip("/") + "/"

@@ -33,7 +33,7 @@ def _loaders(encode: EncodeSettings) -> list[Any]:
 
 @functools.cache
 def load_encoder() -> None:
-    """Load the kernels of every conversion, with the encoder's, because any source may hold an image to encode."""
+    """Load every conversion's kernels, the encoder's among them, because any source may hold an image to encode."""
     from PIL import Image
 
     from picstore.kernels.ahead import compile_ahead
@@ -55,7 +55,7 @@ def load_pixels() -> None:
 
 
 def encoder_kernels() -> list[Any]:
-    """Return the kernels that every conversion needs."""
+    """Return the kernels that every conversion needs, to encode JPEGs."""
     from picstore.jpeg.bit_reader import unstuff
     from picstore.jpeg.bit_writer import write_scan
     from picstore.jpeg.block_starts import describe_scan, find_block_starts

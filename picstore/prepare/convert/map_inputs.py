@@ -98,7 +98,7 @@ def _first_map(request: MapRequest, inputs: Sequence[Input]) -> Any:
 
 
 def _try_read(one: Input) -> Any:
-    """Return the values of a map, or a string with the reason why the map cannot be read."""
+    """Return the values of a map input, or a string with the reason why the map cannot be read."""
     try:
         return read_values(read_input(one))
     except ImageError as error:
@@ -136,7 +136,7 @@ def _attach_alpha(one: Input, name: str, dtype: str) -> Input:
 
 @cache
 def _alpha_reader(reader: Callable[[Input], bytes] | None, dtype: str) -> Callable[[Input], bytes]:
-    """Return a reader of the alpha of images that ``reader`` reads; cached, because a table keeps a list of readers."""
+    """Return a reader of the alpha of images that ``reader`` reads; cached, so that equal readers are one object."""
     return partial(_read_alpha, reader=reader, dtype=dtype)
 
 
@@ -150,7 +150,7 @@ def _read_alpha(one: Input, *, reader: Callable[[Input], bytes] | None, dtype: s
 
 
 def require_stored_maps(requests: Sequence[MapRequest], stored: Mapping[str, Any]) -> list[MapRequest]:
-    """Return an append's requests, with all fields from the dataset's ``stored`` specifications of the maps.
+    """Return an append's map requests, completed from ``stored``, the dataset's specifications of maps by name.
 
     Raise UsageError if a request differs from the stored specification, or no map of its name is stored.
     """

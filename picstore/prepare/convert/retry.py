@@ -75,7 +75,7 @@ def _reopen(
     duplicates: dict[int, int],
     changed: Sequence[int],
 ) -> None:
-    """Turn a finished dataset into an unfinished one, in which the rows of the inputs ``changed`` are to be rewritten.
+    """Turn a finished dataset into an unfinished dataset, in which the rows with inputs ``changed`` must be rewritten.
 
     The previous files of these rows are kept, so that the records of all other inputs can be copied from them. Raise
     Conflict if the manifest of the dataset has changed since ``manifest`` was read.

@@ -25,7 +25,7 @@ class DatasetShape:
     """Streams and sizes of a dataset.
 
     Attributes:
-        streams: number of sub-directories that records are dealt to, 1 to 9999.
+        streams: number of streams, the sub-directories to which records are dealt, 1 to 9999.
         file_size: target size of each file in bytes; shuffling holds one file in memory.
         container_size: bytes of a container, the unit of reading and checking; 4 KiB to 1 GiB.
         seed: random seed of the permutations that deal records to streams, 64 bits.
@@ -52,7 +52,7 @@ class DatasetShape:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of ``count`` runs that share a conversion; this run makes every ``count``-th row, from row ``index`` on.
+    """One of ``count`` runs that share a conversion; the run converts every ``count``-th row, from row ``index`` on.
 
     Raises:
         UsageError: ``index`` is not below ``count``, or ``count`` is above MAX_SHARDS.
@@ -94,5 +94,8 @@ def count_rows(inputs: int, mean_bytes: float, shape: DatasetShape) -> int:
 
 
 def row_slice(inputs: int, rows: int, row: int) -> range:
-    """Return the indices of a job row's inputs. Rows get consecutive ranges whose lengths differ by at most 1."""
+    """Return the range of inputs of a row of the job.
+
+    Rows have consecutive ranges whose lengths differ by at most 1.
+    """
     return range(row * inputs // rows, (row + 1) * inputs // rows)

@@ -75,8 +75,8 @@ def find_reusable_rows(root: Location) -> set[int]:
 class ReusableRow:
     """Settled inputs of a row (converted before, or duplicates), with their records and ledger lines.
 
-    One container of each previous file is held in memory. ``folder`` is None for a row without previous files. Records
-    of some ``settled_ids`` may turn out to be damaged.
+    Memory holds one container of each previous file. ``folder`` is None for a row without previous files. Records of
+    some ``settled_ids`` may turn out to be damaged.
     """
 
     def __init__(self, folder: Location | None, fields: Sequence[str]) -> None:

@@ -127,7 +127,7 @@ def convert_row_remotely(task: RowTask, on_progress: ProgressCallback) -> ledger
 
 
 def _read_position(task: RowTask) -> int:
-    """Return the id of the input at which a row's process died."""
+    """Return the id of the input at which a row's process died, from the row's position file."""
     written = task.position_file.read_bytes() if task.position_file.is_file() else b""
     return int.from_bytes(written, "little") if written else task.ids[0]
 

@@ -45,7 +45,7 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     document = _Document(_annotation_file(folder, annotations))
     images: dict[int, Input] = {}
     categories: dict[int, str] = {}
-    # For each image id, the offsets in the file's text of the image's annotations.
+    # For each image id, offsets of the image's annotations in the file's text.
     offsets: dict[int, list[int]] = {}
     optional: set[str] = set()
     numbers: set[int] = set()  # ids of annotations so far
@@ -91,7 +91,7 @@ def _annotation_file(folder: Location, annotations: Where | None) -> Location:
 
 
 class _Document:
-    """Annotation file: iterates over its items and checks their values; a failed check raises UsageError."""
+    """Annotation file, which yields its items and checks their values; a failed check raises UsageError."""
 
     def __init__(self, file: Location) -> None:
         self._file = file
@@ -108,7 +108,7 @@ class _Document:
         raise UsageError(f"{self._file}: {path}: {what}")
 
     def items(self) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
-        """Yield (list's name, item's path for messages, item's offset, item) for each item of the three lists."""
+        """Yield (list's name, item's path for messages, item's offset, item) for each item of the lists _LISTS."""
         counts: dict[str, int] = {}
         try:
             for name, offset, value in self.values.items(_LISTS):
@@ -140,7 +140,10 @@ class _Document:
         return text
 
     def numbers(self, values: Any, path: str, format_: str, *, multiple: int = 1) -> list[float]:
-        """Return a list of numbers; raise UsageError unless it holds k × ``multiple`` numbers up to ±MAX_COORDINATE."""
+        """Return the list ``values``.
+
+        Raise UsageError unless it has k × ``multiple`` numbers within ±MAX_COORDINATE.
+        """
         if not isinstance(values, list) or len(values) % multiple or not {int, float}.issuperset(map(type, values)):
             self.refuse(path, f"not {format_}")
         if not all(-MAX_COORDINATE <= value <= MAX_COORDINATE for value in values):
@@ -171,7 +174,7 @@ def _targets(
 
     Args:
         labels: class number of each category id.
-        optional: which of the keys ``segmentation`` and ``keypoints`` any annotation has; all images then get the
+        optional: those of the keys ``segmentation`` and ``keypoints`` that any annotation has; all images get these
             fields.
     """
     fields = ["boxes", "box_labels", "iscrowd", "area", "annotation_ids"]
@@ -238,7 +241,7 @@ def clip_box(corners: Sequence[float], size: tuple[int, int]) -> list[float] | N
 
 
 def _outlines(document: _Document, value: Any, path: str) -> tuple[list[list[float]], dict[str, Any] | None]:
-    """Return (polygons with at least three points, unchanged run-length mask or None) of an object's segmentation."""
+    """Return an object's outlines: polygons of at least three points, and the run-length mask, unchanged, or None."""
     if isinstance(value, dict):
         counts, size = value.get("counts"), value.get("size")
         if isinstance(counts, list):

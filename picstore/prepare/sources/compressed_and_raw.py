@@ -23,10 +23,10 @@ from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
 MAX_DECOMPRESSED = 1 << 32  # largest size of a decompressed block in bytes
-# Largest plausible number of decompressed bytes per compressed byte, in addition to _SMALL bytes; images and masks need
-# no more.
+# Largest plausible number of decompressed bytes per compressed byte, beyond the first _SMALL bytes; images and masks
+# need no more.
 _MAX_RATIO = 256
-_SMALL = 64 << 20  # Number of bytes that a decompressed block may have in addition.
+_SMALL = 64 << 20  # Number of bytes that a decompressed block may have beyond _MAX_RATIO per compressed byte.
 CODECS = ("zstd", "gz", "bz2")
 _KEY = struct.Struct("<8sQQQ")
 
@@ -61,7 +61,7 @@ class DecompressedBlock:
 
 @functools.lru_cache(1)
 def decompress_block(path: str, block: CompressedBlock, version: str) -> DecompressedBlock:
-    """Decompress a block of a file; memory grows with the bytes that come out, not with the claimed size.
+    """Decompress a block of a file; memory grows with the bytes decompressed so far, not with the size the file claims.
 
     Args:
         version: version that the file must have; empty if any version will do.
@@ -87,7 +87,7 @@ def decompress_block(path: str, block: CompressedBlock, version: str) -> Decompr
 
 
 def _decompress(codec: str, packed: bytes, limit: int) -> bytes:
-    """Return up to ``limit`` decompressed bytes."""
+    """Decompress ``data``, and return up to ``limit`` of the decompressed bytes."""
     if codec == "zstd":
         data: bytes = ZstdDecompressor().decompress(packed, limit)
         return data
@@ -116,7 +116,10 @@ def netpbm(pixels: bytes, width: int, height: int, channels: int) -> bytes:
 
 
 def image_file(array: U8) -> bytes:
-    """Encode uint8 pixels (H, W), (H, W, C) or (C, H, W), C of 1, 3 or 4, as a file; raise ImageError for others."""
+    """Encode pixels as an image file.
+
+    Raise ImageError unless they are uint8 (H, W), (H, W, C) or (C, H, W), C 1, 3 or 4.
+    """
     if array.dtype != np.uint8 or array.ndim not in (2, 3):
         raise ImageError(f"array of {array.dtype} {array.shape}; images are uint8 (H, W), (H, W, C) or (C, H, W)")
     if array.ndim == 2:
@@ -132,7 +135,7 @@ def image_file(array: U8) -> bytes:
 
 
 def reader_in_block(encoding: str, block: CompressedBlock | None) -> tuple[Callable[[Input], bytes] | None, bytes]:
-    """Return the reader and key of an input in ``block``, or in a plain file if ``block`` is None."""
+    """Return ``Input.reader`` and ``Input.key`` of an input in ``block``, or in a plain file if ``block`` is None."""
     if encoding == "pil":
         return (read_pil, b"") if block is None else (read_compressed_pil, block.to_key())
     return (None, b"") if block is None else (read_compressed, block.to_key())

@@ -23,7 +23,7 @@ Fingerprint = tuple[int, bytes]
 
 
 def mark_duplicates(listing: Listing, *, workers: int) -> Listing:
-    """Return the listing with ``duplicates``, a map from an input's index to that of the first input of equal bytes.
+    """Return the listing with ``duplicates``, a map from a duplicate's index to the index of the first equal input.
 
     The first pass compares size and last 4 KiB of all inputs, which differ for nearly all images: photographs of one
     camera begin alike, but entropy-coded data does not end alike. The second pass compares the SHA-256 of those inputs
@@ -44,7 +44,10 @@ def _run(
     candidates: NumberedInputs,
     workers: int,
 ) -> dict[int, Fingerprint]:
-    """Run ``function`` on all inputs in tasks; return fingerprints by id, without those of tasks whose process died."""
+    """Run ``function`` on all inputs in tasks.
+
+    Return fingerprints by input id, except from tasks whose process died.
+    """
     tasks = deque(candidates[k : k + _INPUTS_PER_TASK] for k in range(0, len(candidates), _INPUTS_PER_TASK))
     found: dict[int, Fingerprint] = {}
     for _, outcome in worker_processes.LocalEngine(workers).run(function, tasks):
@@ -54,12 +57,12 @@ def _run(
 
 
 def end_fingerprints(inputs: NumberedInputs, on_progress: ProgressCallback) -> dict[int, Fingerprint]:
-    """Return (size, last bytes) of each input by id, or (size, SHA-256) if a reader must read the input whole."""
+    """Return each input's (size, last 4 KiB), or (size, SHA-256) for an input with a reader, by input id."""
     return _fingerprints(inputs, lambda one: _end(one) if one.reader is None else _sha256(one), on_progress)
 
 
 def sha256_fingerprints(inputs: NumberedInputs, on_progress: ProgressCallback) -> dict[int, Fingerprint]:
-    """Return (size, SHA-256) of each input by id."""
+    """Return each input's fingerprint (size, SHA-256) by input id."""
     return _fingerprints(inputs, _sha256, on_progress)
 
 

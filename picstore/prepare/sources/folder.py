@@ -82,7 +82,7 @@ def _list_class(folder: _ClassFolder) -> FoundPart:
 
 
 def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list[Input]:
-    """List all files below a folder, depth first, sorted by name."""
+    """List all files below a folder and its sub-folders, depth first, sorted by name."""
     if isinstance(folder, Folder):
         return list(walk.files_below(str(folder), prefix, label, set()))
     # A store lists a thousand objects of any depth per request, so the folders are not listed one by one.
@@ -177,7 +177,7 @@ class _Walk:
 
 
 def _remarks(source: Location, notes: Notes) -> Iterator[str]:
-    """Yield messages on files that are not images, on hidden entries, and on links out of the source."""
+    """Yield messages for the user on files that are not images, on hidden entries, and on links out of the source."""
     for key, one, several, outcome in (
         (_NO_IMAGE, "file that is not an image", "files that are not images", "left out"),
         (_HIDDEN, "hidden file or folder", "hidden files and folders", "left out; --hidden takes them"),
@@ -196,7 +196,7 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def _no_file(entry: os.DirEntry[str]) -> str:
-    """Describe an entry that is neither a file nor a folder, nor a link to a file or folder."""
+    """Describe, for a message, an entry that is neither a file nor a folder, nor a link to a file or folder."""
     try:
         kind = kind_of(entry.stat().st_mode)
     except OSError:

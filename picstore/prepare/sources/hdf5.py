@@ -36,8 +36,8 @@ _MAX_VALUES = 1 << 12
 _TEXTS_PER_READ = 64
 # Largest plausible number of bytes of a dataset per stored byte; deflate reaches 1,032.
 _MAX_RATIO = 1100
-# Number of bytes that a dataset may have in addition, because HDF5 need not store values that were never written, such
-# as labels that are all 0.
+# Number of bytes that a dataset may have beyond _MAX_RATIO per stored byte, because HDF5 need not store values that
+# were never written, such as labels that are all 0.
 _UNWRITTEN = 64 << 20
 # The x in the name of a dataset of images, such as train_set_x; its labels are in train_set_y.
 _X = re.compile(r"(?<![a-z0-9])x(?![a-z0-9])")
@@ -201,7 +201,7 @@ def _samples(
 
 
 def _values(item: Any, start: int, stop: int, count: int) -> list[Any]:
-    """Return the values of a dataset's rows from ``start`` to before ``stop``; a Damage for an unreadable row."""
+    """Return the values of a dataset's rows ``start`` to ``stop`` − 1; an unreadable row has a Damage as its value."""
     axis = item.shape.index(count)
     try:
         values = np.asarray(item[(slice(None),) * axis + (slice(start, stop),)])
@@ -218,7 +218,7 @@ def _text(value: Any) -> Any:
 
 @functools.lru_cache(1)
 def _open_file(path: str, version: str) -> Any:  # noqa: ARG001 - in the key of the cache
-    """Return the open file; ``version`` is part of the cache's key, so that a changed file is opened again."""
+    """Return an open HDF5 file; ``version`` is part of the cache's key, so that a changed file is opened again."""
     return _import_h5py().File(path, "r")
 
 

@@ -21,8 +21,8 @@ from picstore.prepare.sources.inputs import Input
 
 BLOCK = 1024  # number of inputs that are written, and read, at a time
 
-# Inputs of groups with more labels than this are pickled one by one, because a block is sent with all labels of its
-# group.
+# If a group has more labels than this, its inputs are pickled one by one, because a block is sent with all labels of
+# its group.
 _MOST_LABELS = 1 << 12
 
 _FIELDS = tuple(each.name for each in fields(Input))
@@ -36,7 +36,7 @@ Reader = Callable[[Input], bytes]
 
 @dataclass(frozen=True, slots=True)
 class PackedInputs:
-    """Inputs packed to bytes for sending to another process, 13 bytes per input if names are similar.
+    """Inputs packed to bytes, to be sent to another process; an input takes 13 bytes if names are similar.
 
     Attributes:
         blocks: bytes of each block.
@@ -145,7 +145,8 @@ class InputTable(_Inputs):
             self._last = [replace(one, label=numbers[one.label]) for one in self._last]
 
     def reduce_run(self, begin: int, end: int) -> tuple[Callable[..., list[Input]], tuple[Any, ...]]:
-        """Return (function, arguments) for pickle to restore inputs ``begin`` to ``end - 1``, if possible as blocks."""
+        """Return (function, arguments) by which pickle restores inputs ``begin`` to ``end - 1``, as blocks if
+        possible."""
         stored = self._counts[-1]
         tail = self._last[max(begin - stored, 0) : max(end - stored, 0)]
         if self._file is None or begin >= min(end, stored):
@@ -225,7 +226,7 @@ def _from_json(row: list[Any], readers: Sequence[Reader | None]) -> Input:
 
 
 class InputView(_Inputs):
-    """View of the inputs of a sequence at the indices ``numbers``; ``change`` is applied to each input on access."""
+    """View of a sequence's inputs at the indices ``numbers``; function ``change`` is applied to an input on access."""
 
     def __init__(
         self, inputs: Sequence[Input], numbers: range | None = None, *, change: Callable[[Input], Input] | None = None

@@ -144,7 +144,10 @@ def relabel_input(source: Input, labels: Sequence[int]) -> Input:
 
 
 def read_input(source: Input) -> bytes:
-    """Return an input's bytes; raise ImageError on failure or beyond MAX_INPUT, PicstoreError if its store fails."""
+    """Return an input's bytes.
+
+    Raise ImageError if it is unreadable or above MAX_INPUT bytes, PicstoreError if its store fails.
+    """
     if source.problem:
         raise ImageError(source.problem)
     read = _read_range if source.frame is None else _read_framed
@@ -265,7 +268,10 @@ class ReadAhead:
         return read_input(source)
 
     def _submit_requests(self) -> bool:
-        """Request inputs until _MAX_AHEAD bytes are requested; return whether any requested input is not read yet."""
+        """Request further inputs until _MAX_AHEAD bytes are under way.
+
+        Return whether any requested input is not read yet.
+        """
         while self._bytes < _MAX_AHEAD and (following := next(self._coming, None)) is not None:
             self._requests.append((following, self._threads.submit(read_input, following)))
             self._bytes += _expected_bytes(following)

@@ -126,7 +126,7 @@ class LabelFields:
 
     @property
     def chosen(self) -> str | None:
-        """First label field that was chosen for any file; None if no file has a label field."""
+        """Label field of the first file that has one; None if no file has a label field."""
         return next(filter(None, self._chosen), None)
 
     def remarks(self) -> Iterator[str]:
@@ -221,7 +221,10 @@ def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where:
 def _number_names(
     numbers: dict[Label, int], stated: Sequence[int | str], classes: Sequence[str], others: set[str], where: object
 ) -> tuple[list[str], list[str]]:
-    """Set each label's class number in ``numbers``, taking labels as names; return class names and messages."""
+    """Write each label's class number to ``numbers``, taking labels as class names.
+
+    Return the class names, and messages.
+    """
     names = [*classes]
     texts = {str(label) for label in stated if isinstance(label, str) or not classes}
     names += sorted(texts - set(classes))
@@ -271,7 +274,7 @@ def _number_folders(counts: Mapping[Label, int]) -> Numbering:
 
 
 def _differing_parts(paths: Mapping[Label, tuple[str, ...]]) -> dict[Label, str]:
-    """Return, for each label's path, its component at the first level at which paths differ; leave out empty paths."""
+    """Return, by label, the component of its path at the first level at which the paths differ; skip empty paths."""
     there = {label: path for label, path in paths.items() if path and path[0]}
     common = 0
     while len({path[: common + 1] for path in there.values()}) == 1 and min(map(len, there.values())) > common + 1:

@@ -40,8 +40,8 @@ _SEEN = 64  # largest number of names of samples' fields to collect for messages
 _MAX_NAMED = 5  # largest number of files that a message names
 # Number of parts to list first, to predict the time for all other parts.
 _TRIED = 16
-# Tasks list the parts if this process would need more seconds than this: starting a process takes 30 ms, and its first
-# task 0.3 s.
+# Parts are listed by tasks if this process would need more seconds than this: starting a process takes 30 ms, and its
+# first task 0.3 s.
 _MIN_SECONDS = 1.0
 _TASK_INPUTS = 50_000  # inputs per task; they take 0.5 s to list and 0.7 MB to send
 _TASKS_A_WORKER = 4
@@ -217,7 +217,8 @@ class ListingBuilder:
         return Listing(kind, inputs, names, tuple(self._facts.attachments), all_remarks, alike=dict(self._facts.alike))
 
     def _estimate_losses(self) -> tuple[Sequence[Input], list[str]]:
-        """Return the inputs with ``lost`` estimated from undamaged files, and a message if any file is damaged."""
+        """Return the inputs, ``lost`` estimated from undamaged files, and a message list, empty if no file is
+        damaged."""
         inputs: Sequence[Input] = self._inputs
         if not self._facts.damaged:
             return inputs, []
@@ -296,7 +297,7 @@ def _run_in_order(tasks: Sequence[PartsTask[Any]], engine: Engine) -> Iterator[P
 
 
 def refuse_all_elsewhere(listing: Listing, where: Where) -> Listing:
-    """Return the listing of a table or list of images; raise UsageError if all of its inputs have a problem."""
+    """Return ``listing``, of a table or list of images; raise UsageError if all of its inputs have a problem."""
     if listing.inputs and all(one.problem for one in listing.inputs):
         count, first = len(listing.inputs), listing.inputs[0]
         raise UsageError(f"{printable(str(where))}: none of its {counted(count, 'image')} can be read: {first.problem}")

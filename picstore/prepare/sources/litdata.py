@@ -105,7 +105,7 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
 
 
 def _names(spec: Any, count: int) -> list[str]:
-    """Return the names of a flat dictionary's leaves from torch's description of the tree; for other trees, 0, 1, …."""
+    """Return a flat dictionary's keys from ``spec``, torch's description of the sample; for other samples, 0, 1, …."""
     try:
         _, tree = json.loads(spec)
         names = json.loads(tree["context"]) if tree["type"].endswith("dict") else []
@@ -129,7 +129,7 @@ def _samples(
 
 
 def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: int) -> Iterator[_Stored | Damage]:
-    """Yield the location of each sample of a chunk; for a damaged sample, the damage of the sample or its frame."""
+    """Yield the location of each sample of a chunk; for a damaged sample or frame, yield the Damage instead."""
     if file.size >= len(_ARROW) and file.read(file.size - len(_ARROW), len(_ARROW)) == _ARROW:
         raise Corrupt(
             "its samples are rows of an Arrow table, which only LitData reads; write them with picstore.Writer",

@@ -245,7 +245,7 @@ def _entry(key: bytes, value: Any, transaction: Any, chunk: _Chunk) -> _Entry:
 
 
 def _int32(value: int) -> int:
-    """Convert an unsigned varint to a signed label, which most writers store in 64 bits, and some in 32 bits."""
+    """Convert an unsigned varint to a signed label; most writers store negative labels in 64 bits, some in 32 bits."""
     return value - (1 << 32) if 1 << 31 <= value < 1 << 32 else to_signed(value)
 
 

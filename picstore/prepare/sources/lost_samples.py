@@ -68,7 +68,7 @@ def end_at_damage(
 
 
 def _of_version(sample: T, version: str) -> T:
-    """Return a sample with the version of its file, which its attachments from the same file get too."""
+    """Return a sample that states its file's version, as do its attachments from the same file."""
     attachments = sample.attachments
     if attachments:
         attachments = tuple(
@@ -107,7 +107,7 @@ def estimate_loss(file: Location, found: int, offset: int) -> int:
 
 
 def estimate_by_others(inputs: Sequence[Input]) -> dict[str, int]:
-    """Return, by path of each damaged file, an estimate of the samples it lost, based on intact files of its suffix."""
+    """Return each damaged file's estimated number of lost samples, by path, from intact files of the same suffix."""
     counts = Counter(one.path for one in inputs)
     damaged = {one.path: one.lost for one in inputs if one.lost}
     estimates: dict[str, int] = {}

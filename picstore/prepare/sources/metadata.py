@@ -67,7 +67,7 @@ class OddValues(Counter[tuple[str, str]]):
 
 
 class SkippedFields(Counter[str]):
-    """Number of samples with each field that records leave out; the keys are descriptions of the fields."""
+    """Number of samples with each field that records leave out; the counter's keys describe the fields."""
 
     def remarks(self) -> Iterator[str]:
         """Yield a message for each field that is left out; iterate only after all samples were read.
@@ -81,7 +81,7 @@ class SkippedFields(Counter[str]):
             yield f"{counted(others, 'other field')}: left out of {counted(count, 'sample')}"
 
     def merge(self, extra: dict[str, Any], inner: dict[str, Any]) -> None:
-        """Add the members of the object ``inner`` to a sample's extra, and count the fields that they replace."""
+        """Add the members of the object ``inner`` to a sample's extra, and count the fields that they replace in it."""
         for name in extra.keys() & inner.keys():
             self[f"field {printable(name)}, which an inner object has too"] += 1
         extra |= inner

@@ -153,7 +153,7 @@ def _with_targets(listing: Listing, forms: str) -> Listing:
 
 
 def _with_classes(listing: Listing, classes: Location) -> Listing:
-    """Return the listing with class names from a file; labels that have names get their numbers from the file."""
+    """Return the listing with class names from a file; a label with a name becomes the name's number in the file."""
     try:
         read = from_lines(text_of_file(b"".join(classes.lines()), "surrogateescape"))
         names = [printable(name) for name in read]

@@ -35,7 +35,7 @@ from picstore.storage.location.resolve import Location, locate
 _MAGIC = b"PAR1"
 _ROWS_PER_READ = 4096
 _OPEN_COLUMNS = 8  # number of columns to keep open, because images and attachments of a row are read in turn
-# Largest plausible number of rows of a file: one for each byte, and this many in addition.
+# Number of rows that a file may state beyond one row per byte of the file; more rows are implausible.
 _FREE_ROWS = 1 << 20
 _ROW = struct.Struct("<QQ")  # index of the row group, and index of the row in the group
 
@@ -214,7 +214,7 @@ def _readable_rows(opened: Any, group: int, columns: tuple[str, ...]) -> Iterato
 
 
 def _values(column: Any) -> list[Any]:
-    """Convert a column to Python values; value by value if strings are not UTF-8 or Python cannot represent dates."""
+    """Convert a column to Python values, one by one if a string is not UTF-8 or Python cannot represent a date."""
     try:
         return list(column.to_pylist())
     # UnicodeDecodeError is a ValueError.

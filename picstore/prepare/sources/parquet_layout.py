@@ -98,7 +98,7 @@ def _columns(path: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
 
 
 def _split_part(path: tuple[str, ...]) -> int | None:
-    """Return the index of a path component that names a split, or None; ``name=value`` does so only as ``split=…``."""
+    """Return the index of the path component that names a split, or None; in ``name=value``, name must be ``split``."""
     folders = [
         (k, part)
         for k, part in reversed(list(enumerate(path[:-1])))
@@ -112,13 +112,13 @@ def _split_part(path: tuple[str, ...]) -> int | None:
 
 
 def _after_configuration(path: tuple[str, ...]) -> str:
-    """Return ``folder/file`` for a path with a folder that names its split; ``file`` for other paths."""
+    """Return the file's name after the folder that names its split, ``folder/file``; ``file`` if no folder does."""
     found = _split_part(path)
     return path[-1] if found in (None, len(path) - 1) else f"{path[found or 0]}/{path[-1]}"
 
 
 def _refuse_configurations(paths: Sequence[tuple[str, ...]], location: Location) -> None:
-    """Raise UsageError if splits lie in several folders, which are configurations; ``column=value`` is ignored."""
+    """Raise UsageError if splits lie in several folders, which are configurations; skip folders ``column=value``."""
     configurations = {
         "/".join(part for part in path[:found] if "=" not in part)
         for path in paths
@@ -159,7 +159,7 @@ def holds_images(probe: SourceProbe, depth: int = _PROBED_DEPTH) -> bool | None:
 
 
 def _may_hold_images(file: Location, others: bool) -> bool:
-    """Return whether a Parquet file may hold images; for an unreadable file, whether no tars (``others``) exist."""
+    """Return whether a Parquet file may hold images; if unreadable, whether its folder has no tars (``others``)."""
     try:
         with open_parquet(file) as opened:
             return any(_is_image(field.type) or is_binary(field.type) for field in opened.schema_arrow)
@@ -188,7 +188,7 @@ def open_parquet(location: Location) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ParquetColumns:
-    """Columns of a Parquet file by their use.
+    """Columns of a Parquet file, divided by what each becomes.
 
     Attributes:
         others: columns that become the extra.
@@ -345,7 +345,7 @@ def _is_of_images(opened: Any, column: str, feature: Any) -> bool:
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict[str, Any]:
-    """Return, by column, the descriptions of columns that Hugging Face's datasets stores in a file's metadata."""
+    """Return, by column name, the descriptions of columns that Hugging Face's datasets stores in a file's metadata."""
     info = (json_object(metadata.get(b"huggingface", b"{}")) or {}).get("info")
     features = info.get("features") if isinstance(info, dict) else None
     return features if isinstance(features, dict) else {}

@@ -145,7 +145,7 @@ def _is_object(values: Sequence[float]) -> bool:
 
 
 def read_split(source: Input) -> bytes:
-    """Return the image of a split record, whose first part is at ``offset``; ``key`` is its header's size as u32."""
+    """Return the image of a record in parts, the first at ``offset``; ``key`` is the size of its header, as u32."""
     (skip,) = struct.unpack("<I", source.key)
     parts: list[bytes] = []
     offset, part, total = source.offset, _FIRST, 0

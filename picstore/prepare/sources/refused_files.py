@@ -117,7 +117,7 @@ class Foreign:
 
 
 def _is_text(head: bytes) -> bool:
-    """Return whether a file's first bytes may be text: no zero byte, and few control characters."""
+    """Return whether a file's first bytes may be text: they have no zero byte, and few control characters."""
     return b"\0" not in head and len(_CONTROL.findall(head)) <= 1 + len(head) // 64
 
 

@@ -15,8 +15,7 @@ from picstore.prepare.sources.source_file import SourceFile, named_file, printab
 from picstore.prepare.sources.splits import choose_split
 from picstore.storage.location.resolve import Location, locate, map_concurrently
 
-# Function that returns the sample of a record and the next record's offset, given the record's offset and the sample's
-# name.
+# Function from a record's offset and the name for its sample to the sample and the next record's offset.
 ReadRecord = Callable[[int, str], tuple[SourceSample, int]]
 
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")

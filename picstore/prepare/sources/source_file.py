@@ -32,7 +32,8 @@ class SourceFile:
             version will do.
 
     Attributes:
-        path, printable_path: path of the file or URL of the object, and its form for messages.
+        path, printable_path: path of the file or URL of the object, and the same path or URL in printable form, for
+            messages.
         version: version of the open file; inputs state it if their offsets were read from the file.
     """
 
@@ -108,7 +109,7 @@ def file_version(where: Where) -> str:
 
 
 def locate_version(path: str, version: str) -> Location:
-    """Return a file's location; of an object, it is pinned to ``version``: reading another version raises Changed."""
+    """Return a file's location; in a store, it is pinned to ``version``: reading another version raises Changed."""
     location = locate(path)
     return replace(location, expected=version) if version and isinstance(location, RemoteFile) else location
 
@@ -134,7 +135,10 @@ def printable(name: str) -> str:
 
 
 def visible_entries(folder: Location) -> list[Entry]:
-    """Return a folder's visible entries, sorted by name; raise NotADataset or UsageError if it is not a folder."""
+    """Return the entries of a folder that are not hidden, sorted by name.
+
+    Raise NotADataset if the path does not exist, UsageError if it is a file.
+    """
     return [entry for entry in folder.entries() if not entry.name.startswith(".")]
 
 
@@ -143,7 +147,7 @@ _HUB_SNAPSHOT = re.compile(r"(.*/datasets--[^/]+--[^/]+)/snapshots/[^/]+(?:/|$)"
 
 
 def named_file(folder: Location, name: object) -> Location:
-    """Locate a file that a source names, relative to a folder; raise UsageError if the file lies outside the folder.
+    """Locate the file ``name``, relative to ``folder``; raise UsageError if the file lies outside the folder.
 
     Tables, indexes and annotations are not trusted. No absolute name, ``..`` or symbolic link may lead out of the
     folder, except from a download by Hugging Face, whose snapshot links to files elsewhere. All sources check names by
@@ -173,7 +177,8 @@ def is_inside(folder: str, path: str) -> bool:
 
 
 def _hub_files(folder: str) -> list[str]:
-    """Return a list with the prefix of paths to which a Hugging Face snapshot links; empty for other folders.
+    """Return a list of the path prefix below which a Hugging Face snapshot's files lie; an empty list for other
+    folders.
 
     The files of a snapshot ``datasets--OWNER--NAME/snapshots/REVISION`` are links into ``datasets--OWNER--NAME/blobs``.
     """

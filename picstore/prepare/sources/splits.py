@@ -78,7 +78,8 @@ def _numbered_split(name: str) -> str | None:
 
 
 def match_split(split: str, names: Iterable[str]) -> str | None:
-    """Return the name that equals ``split``, else the only name of the same split, as ``validation`` for ``val``."""
+    """Return the name that equals ``split``, else the only name of the same split, such as ``validation`` for
+    ``val``."""
     there = list(names)
     if split in there:
         return split
@@ -96,7 +97,7 @@ def require_split(split: str, names: Collection[str], where: object) -> str:
 
 
 def no_split(split: str, splits: Collection[str], where: object) -> UsageError:
-    """Return the error for a split that a source does not have."""
+    """Return the UsageError that a source does not have a split."""
     return UsageError(f"{where} has no split {split!r}; it has {', '.join(splits) or 'none, so leave out --split'}")
 
 

@@ -247,7 +247,8 @@ def _attachments(row: dict[str, Any], root: Location, row_name: str) -> tuple[tu
 
 
 def require_integers(listing: Listing, location: Location) -> Listing:
-    """Return a listing with integers that label names state in place of the names; inputs with other names fail.
+    """Return a listing whose class names, which must state integers, became these integers; inputs with other names
+    fail.
 
     Raise UsageError if at least half of the labeled inputs have other names; a file for ``--classes`` must then number
     the names.

@@ -210,7 +210,7 @@ def _values(file: SourceFile, kind: int, found: list[Field]) -> list[Any] | None
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether the CRC of the first record's length is right, in a file or in the first such file of a folder."""
+    """Return whether, in a file or a folder's first TFRecord file, the CRC of the first record's length is right."""
     if not probe.is_folder:
         return _is_record(probe.head())
     return any(_is_record(probe.head(name)) for name in (_shards(probe) or probe.files_ending(*_SUFFIXES))[:1])

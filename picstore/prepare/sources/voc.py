@@ -141,7 +141,7 @@ def _places(folders: Collection[str]) -> tuple[str, str] | None:
 
 
 def _by_stem(folder: Location, suffixes: tuple[str, ...]) -> tuple[Files, list[str]]:
-    """Return a folder's files with one of the suffixes, by stem, and the names of all its other files."""
+    """Return a folder's files that have one of ``suffixes``, by stem, and the names of all its other files."""
     found: dict[str, Location] = {}
     other = []
     for name, is_folder in folder.entries():

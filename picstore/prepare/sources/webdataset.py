@@ -104,7 +104,7 @@ def list_webdataset(
 
 
 def _further_images(notes: Notes) -> Iterator[str]:
-    """Yield a message for the user if some images became attachments of other images."""
+    """Yield a message for the user if some samples have further images, which became attachments."""
     if notes:
         count, example = sum(count for count, _ in notes.values()), min(example for _, example in notes.values())
         fields = sorted(what.removeprefix(_FURTHER) for what in notes)
@@ -199,8 +199,7 @@ def _sample(
     notes: Notes,
 ) -> SourceSample:
     image_field = tar.image_field
-    # Put images without a dot in the field first, as jpg before seg.png; fields .bin, which are not images, are added
-    # last.
+    # Images whose field has no dot come first, jpg before seg.png; fields .bin, which are not images, come last.
     images = sorted(filter(_is_image, fields), key=lambda field: "." in field)
     chosen = (
         next((each for each in images if _name(each) not in tar.maps), None) if image_field is None else image_field

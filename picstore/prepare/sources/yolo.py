@@ -145,7 +145,7 @@ def _find_trees(folder: Location) -> dict[str, _Tree]:
 
 
 def _divided(folder: Location, names: Iterable[str]) -> list[str]:
-    """Return the ``names`` that stand for splits and whose folders contain folders ``images`` and ``labels``."""
+    """Return those of the sub-folders ``names`` that stand for splits and contain folders ``images`` and ``labels``."""
     found = [name for name in names if splits.split_of_word(name)]
     return [
         name
@@ -238,7 +238,7 @@ def _input(pair: _Pair) -> Input:
 
 
 def _finish(one: Input, fields: set[str]) -> Input:
-    """Return an input without target fields that all inputs leave empty, and with the forms of the remaining fields."""
+    """Return an input without the target fields that are empty in all inputs, and with the remaining fields' forms."""
     if not one.extra:
         return one
     found: dict[str, Any] = json.loads(one.extra)
@@ -302,7 +302,7 @@ def recognizes(probe: SourceProbe) -> bool:
 
 
 def _first_files(folder: Location) -> Iterator[tuple[str, Location]]:
-    """Yield (path, location) of the files in a folder and in its first sub-folders, but not in deeper folders."""
+    """Yield (path, location) of each file in a folder and in its first few sub-folders, but not in deeper folders."""
     entries = visible_entries(folder)
     for place, prefix in ((folder, ""), *((folder / name, name) for name, is_folder in entries[:_PROBED] if is_folder)):
         for name, is_folder in visible_entries(place):

@@ -17,7 +17,7 @@ from picstore.results import ClassCounts, Distribution, SharedImages
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.layout import SAMPLINGS
 
-# Number of images to sample from each dataset, whose qualities are then estimated.
+# Number of images to sample from each dataset to estimate their JPEG quality.
 SAMPLED = 500
 _SIZES = ("width", "height", "bytes")
 
@@ -99,14 +99,14 @@ def _repeated(hashed: Hashes, distance: int) -> int:
 
 
 def _known(dataset: Dataset) -> dict[str, Array]:
-    """Return sizes and chroma sampling, by name of the value, of all records whose index entries are undamaged."""
+    """Return columns ``width``, ``height``, ``bytes`` and ``sampling``, with a value for each undamaged index entry."""
     facts: Table = dataset.facts()
     facts = facts[facts["id"] != -1]
     return {name: facts[name] for name in (*_SIZES, "sampling")}
 
 
 def _qualities(dataset: Dataset, sampled: int) -> Iterable[int]:
-    """Yield the qualities of evenly spaced images of a dataset, except damaged images and formats other than JPEG."""
+    """Yield the estimated JPEG quality of up to ``sampled`` evenly spaced images; skip all but sound JPEGs."""
     count = min(len(dataset), sampled)
     for k in range(count):
         with contextlib.suppress(Damage, NotADataset, ImageError):
@@ -116,7 +116,7 @@ def _qualities(dataset: Dataset, sampled: int) -> Iterable[int]:
 
 
 def _distribution(name: str, one: Array, other: Array, *, edges: F64 | None = None) -> Distribution:
-    """Count the values of both datasets in the same bins; return counts, edges and medians."""
+    """Count both datasets' values in the same bins; return the bins' edges, and each dataset's counts and median."""
     edges = bin_edges(np.concatenate([one, other])) if edges is None else edges
     return Distribution(
         name=name,
@@ -130,7 +130,7 @@ def _distribution(name: str, one: Array, other: Array, *, edges: F64 | None = No
 
 
 def _count(values: Array, edges: F64) -> list[int]:
-    """Count values by bin; if there is a single edge, all values are in one bin."""
+    """Count values by bin, given the bins' edges; a single edge stands for one bin that holds all values."""
     if len(edges) < 2:
         return [len(values)] if len(edges) else []
     counts: Sequence[int] = np.histogram(values, edges)[0].tolist()

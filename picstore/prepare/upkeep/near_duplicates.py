@@ -32,7 +32,7 @@ from picstore.storage.dataset import Dataset
 COLUMN = "phash"
 # docs/archive/duplicates-2026-11.md states the recall and precision of this distance.
 DEFAULT_DISTANCE = 6
-# Largest distance for which it suffices to flip up to 3 bits of a band; flipping 4 bits takes 8,000 more look-ups.
+# Largest distance for which the search flips up to 3 bits of a band; flipping 4 bits takes 8,000 more look-ups.
 MAX_DISTANCE = 11
 
 _BITS = 22  # number of bits of a hash's widest band
@@ -107,7 +107,7 @@ def hash_images(
 
 
 def save_hashes(dataset: Dataset, hashed: Hashes) -> Dataset:
-    """Write hashes to the column ``phash``, from which :func:`hash_images` takes them; see :meth:`Dataset.save`."""
+    """Write hashes to the dataset's column ``phash``, which :func:`hash_images` reads. Errors: :meth:`Dataset.save`."""
     return dataset.with_columns({COLUMN: hashed.hashes.view(np.int64)}, ids=hashed.ids).save()
 
 
@@ -133,7 +133,7 @@ def _hash_container(dataset: Dataset, number: int, on_progress: ProgressCallback
 
 
 def _kept_hashes(dataset: Dataset, number: int) -> Hashes | None:
-    """Return the hashes of a container's images from the dataset's column; None if any hash is missing there."""
+    """Return the hashes of a container's images from the column ``phash``; None if it lacks any of these hashes."""
     if COLUMN not in dataset.columns:
         return None
     ids = dataset.entries(number)["id"].astype(np.int64)
@@ -174,13 +174,13 @@ def find_nearest(queries: U64, hashes: U64, distance: int) -> tuple[I64, I64]:
 
 
 def find_leaders(hashes: U64, distance: int) -> tuple[I64, I64]:
-    """Group hashes around leaders: a hash without an earlier leader within the distance is a leader itself.
+    """Group hashes around leaders: a hash is a leader if no earlier leader is within ``distance`` bits.
 
     Every other hash belongs to the nearest earlier leader. Therefore each hash lies within the distance of its leader,
     which chains of near pairs would not guarantee. Equal hashes have the same leader.
 
     Returns:
-        The index of each hash's leader, its own for a leader, and the distance to the leader, both int64 (hashes,).
+        Index of each hash's leader (a leader's own index), and the hash's distance to it in bits, both int64 (hashes,).
     """
     unique, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -191,7 +191,7 @@ def find_leaders(hashes: U64, distance: int) -> tuple[I64, I64]:
 
 
 def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple[I64, I64]:
-    """Find the nearest of ``hashes``, which must be distinct, for each query; see ``find_nearest_each``."""
+    """Find each query's nearest hash among distinct ``hashes``; return indices in ``hashes``, and distances in bits."""
     sorted_hashes, orders = np.empty((3, len(hashes)), np.uint64), np.empty((3, len(hashes)), np.int32)
     starts = np.zeros((3, (1 << _BITS) + 1), np.int32)
     for band, (shift, bits) in enumerate(_BANDS):
@@ -200,7 +200,8 @@ def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple
         sorted_hashes[band] = hashes[orders[band]]
         np.cumsum(np.bincount(values, minlength=1 << _BITS), out=starts[band, 1:])
     used = np.packbits(starts[:, 1:] > starts[:, :-1], axis=1, bitorder="little")
-    # The radii add up to ``distance`` − 2: hashes whose bands all differ by more than their radii are further apart.
+    # Number of bits to flip in each band. The sum is ``distance`` − 2, so hashes that differ in each band by more bits
+    # than this differ in at least ``distance`` + 1 bits altogether.
     radii = [(distance - 2 + band) // 3 for band in range(3)]
     flips = [sum(1 << bit for bit in bits) for n in range(radii[2] + 1) for bits in combinations(range(_BITS), n)]
     counts = [sum(comb(_BITS, n) for n in range(radius + 1)) for radius in radii]
@@ -216,7 +217,7 @@ def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple
     "Tuple((int64[:, ::1], int64[::1])), Tuple((int64, boolean)), UniTuple(int64[::1], 2))"
 )
 def find_nearest_each(queries, tables, nearby, limits, found):
-    """Find the nearest hash of each query; with ``leaders``, consider only earlier queries that are leaders."""
+    """Find each query's nearest hash; if ``leaders``, the hashes are the queries, and only earlier leaders count."""
     hashes, orders, starts, used = tables
     bands, flips = nearby
     distance, leaders = limits

@@ -31,7 +31,7 @@ class Repaired:
     Attributes:
         dataset: the repaired dataset.
         manifest: whether the manifest was restored from its copy.
-        copy: whether the copy was written from the manifest.
+        copy: whether the manifest's copy was written anew from the manifest.
         index: whether the index was rebuilt.
         counts: whether the record counts by label were written, because they were missing, damaged or wrong.
         losses: damaged records that were deleted by this repair.
@@ -92,7 +92,7 @@ def repair(where: Where, *, root: Where | None = None, progress: Progress | None
 
 
 def _readable(dataset: Dataset, number: int) -> tuple[Bools, str]:
-    """Return whether each record of a container is undamaged, bool (records,), and a description of the damage."""
+    """Return whether each of a container's records is undamaged, bool (records,); and a description of all damage."""
     try:
         container = dataset.containers.read(number)
     except (Damage, NotADataset) as error:  # A missing file raises NotADataset.

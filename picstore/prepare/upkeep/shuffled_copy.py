@@ -47,7 +47,7 @@ from picstore.storage.manifest_writer import publish_dataset
 
 METHODS = ("transpose", "uniform")
 
-# Byte range of one container in a file, with its number of records and its header's checksum.
+# Row of an array that describes one container: byte range in a file, number of records, and the header's checksum.
 EXTENT = np.dtype(
     [("file", "<u4"), ("ordinal", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("records", "<u4"), ("header_crc", "<u4")]
 )
@@ -79,7 +79,7 @@ class FileTask:
 
 @dataclass(frozen=True, slots=True)
 class DealTask:
-    """Task of the first pass of ``uniform``: sort one file's records by target file, in separate containers."""
+    """Task of a ``uniform`` shuffle's first pass: sort a file's records by target file, in containers of one target."""
 
     source: FileTask
     files: int
@@ -151,7 +151,7 @@ def _copy_ledger(dataset: Dataset, root: WritableLocation) -> None:
 
 
 def _copy_columns(dataset: Dataset, root: WritableLocation) -> Edits | None:
-    """Copy the files of columns, which stay valid because they hold values by record id."""
+    """Copy the files of the dataset's columns, which stay valid because they hold values by record id."""
     edits, files = dataset.column_files()
     for npy_file in edits.npy_files:
         write_npy_file(root, npy_file, files[npy_file.file])
@@ -200,7 +200,7 @@ def _dealt(
     workers: int | worker_processes.Engine,
     progress: Progress | None,
 ) -> deque[FileTask]:
-    """Run the first pass of ``uniform``, which writes to ``unfinished/``, and return the tasks of the second pass."""
+    """Run the first pass of a ``uniform`` shuffle, into ``unfinished/``; return the tasks of the second pass."""
     scratch = root / UNFINISHED
     sources = list(_file_tasks(dataset, root, shape))
     deals = deque(

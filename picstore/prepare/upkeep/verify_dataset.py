@@ -152,7 +152,7 @@ def _check_counts(
 
 
 def _max_pixels(manifest: Manifest) -> int:
-    """Return the conversion's limit on pixels, because by Pillow's lower limit, large images would count as damaged."""
+    """Return the conversion's limit on an image's pixels; Pillow's lower limit would reject large sound images."""
     value = (manifest.encode or {}).get("max_pixels")
     return value if isinstance(value, int) else EncodeSettings().max_pixels
 
@@ -160,7 +160,7 @@ def _max_pixels(manifest: Manifest) -> int:
 def _check_edits(
     root: Location, manifest: Manifest, rows: Table | None, findings: list[DamagedPlace]
 ) -> LiveRecords | None:
-    """Check the files of edits, and add damage to ``findings``; return the live records, None if they are unknown."""
+    """Check the files in ``edits/``, and add damage to ``findings``; return the live records, None if unknown."""
     live: LiveRecords | None = None
     edits = manifest.edits or Edits()
     for npy_file in edits.npy_files:
