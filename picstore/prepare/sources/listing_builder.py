@@ -217,8 +217,7 @@ class ListingBuilder:
         return Listing(kind, inputs, names, tuple(self._facts.attachments), all_remarks, alike=dict(self._facts.alike))
 
     def _estimate_losses(self) -> tuple[Sequence[Input], list[str]]:
-        """Return the inputs, ``lost`` estimated from undamaged files, and a message list, empty if no file is
-        damaged."""
+        """Return the inputs, with ``lost`` estimated from undamaged files, and a message if any file is damaged."""
         inputs: Sequence[Input] = self._inputs
         if not self._facts.damaged:
             return inputs, []

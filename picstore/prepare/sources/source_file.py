@@ -177,8 +177,7 @@ def is_inside(folder: str, path: str) -> bool:
 
 
 def _hub_files(folder: str) -> list[str]:
-    """Return a list of the path prefix below which a Hugging Face snapshot's files lie; an empty list for other
-    folders.
+    """Return a list of the path prefix of a Hugging Face snapshot's files; an empty list if the folder is no snapshot.
 
     The files of a snapshot ``datasets--OWNER--NAME/snapshots/REVISION`` are links into ``datasets--OWNER--NAME/blobs``.
     """

@@ -78,8 +78,7 @@ def _numbered_split(name: str) -> str | None:
 
 
 def match_split(split: str, names: Iterable[str]) -> str | None:
-    """Return the name that equals ``split``, else the only name of the same split, such as ``validation`` for
-    ``val``."""
+    """Return the name that equals ``split``, else the only name of the same split, as ``validation`` for ``val``."""
     there = list(names)
     if split in there:
         return split

@@ -247,8 +247,7 @@ def _attachments(row: dict[str, Any], root: Location, row_name: str) -> tuple[tu
 
 
 def require_integers(listing: Listing, location: Location) -> Listing:
-    """Return a listing whose class names, which must state integers, became these integers; inputs with other names
-    fail.
+    """Return a listing in which label names that state integers became these integers; inputs with other names fail.
 
     Raise UsageError if at least half of the labeled inputs have other names; a file for ``--classes`` must then number
     the names.
