@@ -103,7 +103,10 @@ def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
 
 
 def _hint() -> str:
-    """Return the end of a message that says how to continue an interrupted verb; empty if this is not possible."""
+    """Return the end of the message on an interruption, which says how to continue the verb.
+
+    Empty if it cannot continue.
+    """
     return "; continue with the same command and --resume" if sys.argv[1:2] in (["convert"], ["index"]) else ""
 
 

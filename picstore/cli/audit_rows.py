@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Largest number of rows to keep in memory, of about 1 kB each; rows for a CSV file are not kept.
 _MOST_ROWS = 1_000_000
-_CHUNK = 1 << 14  # Number of records whose paths are read at a time.
+_CHUNK = 1 << 14  # Number of records for which to read the paths at a time.
 
 Rows = Iterator[dict[str, Any]]
 

@@ -59,7 +59,7 @@ _METAVARS = {
     "[N]": "measure",
 }
 _METAVAR_OF = {name: metavar for metavar, names in _METAVARS.items() for name in names.split()}
-# Values by parameter that an option has if the user gives the option without a value.
+# Value that an option has if the user gives the option without a value, by name of the parameter.
 _VALUE_IF_OMITTED = {"measure": 200}
 _OTHER_VERB = re.compile(r"\b(?:[Aa]s|see) :func:`picstore\.(\w+)`")
 _NONE_FOR = re.compile(r"(?:; |\. |^)None for (?:the )?(.+?)\.?$")
@@ -92,7 +92,10 @@ def load_verb(verb: str) -> Callable[..., Any]:
 
 
 def _functions(verb: str) -> list[Callable[..., Any]]:
-    """Return the functions whose parameters a verb's command has; the first is the function that the command calls."""
+    """Return the functions whose parameters the command of a verb has.
+
+    The command calls the first of these functions.
+    """
     own = getattr(command_functions, verb, None)
     if own is None:
         return [load_verb(verb)]
@@ -100,7 +103,7 @@ def _functions(verb: str) -> list[Callable[..., Any]]:
 
 
 def _parameters(functions: Sequence[Callable[..., Any]]) -> dict[str, Parameter]:
-    """Return a command's parameters by name; replace ``**options`` by the parameters for which it stands."""
+    """Return the functions' parameters by name, with the parameters that ``**options`` stands for in its place."""
     own = dict(inspect.signature(functions[0]).parameters)
     own.pop("options", None)
     passed = [each for of in functions[1:] for each in inspect.signature(of).parameters.values()]
@@ -131,7 +134,10 @@ def _printing(function: Callable[..., Any], verb: str, *, shows_progress: bool) 
 
 
 def _argument(parameter: Parameter, parameters: Mapping[str, Parameter]) -> str | None:
-    """Return a parameter's name in the usage line and help texts, or None if the parameter is an option."""
+    """Return the name of a positional parameter in the usage line and help texts.
+
+    None if the parameter is an option.
+    """
     name = _ARGUMENTS.get(parameter.name)
     return "OUT" if name == "DST" and "dataset" in parameters else name
 
@@ -195,14 +201,14 @@ def _fractions(text: str) -> tuple[float, ...]:
 
 
 def _text(functions: Sequence[Callable[..., Any]], argument: str = "") -> str:
-    """Return the text of ``argument``, or the description if it is "", from the first docstring that has the text."""
+    """Search the functions' docstrings in order for a description of ``argument``, or of the function if that is ""."""
     text = next((found for each in functions if (found := _texts(each).get(argument))), "")
     other = _OTHER_VERB.search(text)
     return text if other is None else _text([load_verb(other[1])], argument)
 
 
 def _texts(function: Callable[..., Any]) -> dict[str, str]:
-    """Split a docstring into a text for each argument, and the description under the name ``""``."""
+    """Split a docstring into the descriptions of its arguments, by name, and of the function, under the name ``""``."""
     description, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
     texts = {"": description.partition("\n\nRaises:\n")[0]}
     for entry in re.split(r"\n(?=    \S)", rest.partition("\n\n")[0]):
@@ -212,7 +218,7 @@ def _texts(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def _for_shell(text: str, names: Mapping[str, str]) -> str:
-    """Replace parts of a docstring's text by their form on the command line; ``names`` maps parameters to options."""
+    """Replace words for Python in a docstring's text by words for the shell; ``names`` maps parameters to options."""
     text = re.sub(r":func:`picstore\.(\w+)`", r"`picstore \1`", text)
 
     def plain(found: re.Match[str]) -> str:

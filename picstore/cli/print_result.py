@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MOST_REASONS = 8
 _MOST_FORMATS = 10
-# Largest number of groups of near-duplicates to print, and of near-duplicates to print in a group.
+# Largest number of groups of near-duplicates to print, and largest number of near-duplicates to print of a group.
 _MOST_DUPLICATES = 20
 _MOST_CLASSES = 4
 # Print the advice to copy a dataset if an epoch would read less than this fraction of the bytes from a shuffled copy.
@@ -27,7 +27,9 @@ _WORTH_COPYING = 0.8
 
 
 def echo(*lines: str, err: bool = False) -> None:
-    r"""Print lines; unprintable characters, and newlines within a line, are printed as ``\x1b`` or ``\n``."""
+    r"""Print lines; unprintable characters and newlines in a line are printed as escapes such as ``\x1b`` and ``
+    ``.
+    """
     for line in lines:
         click.echo(visible(line), err=err)
 
@@ -76,7 +78,7 @@ def _outcome(outcome: dict[str, int]) -> str:
 
 
 def format_lines(formats: Iterable[results.FormatCount]) -> list[str]:
-    """Format one line for each of the most frequent input formats, and one line for all other formats together."""
+    """Format a conversion's counts: one line for each of the most frequent input formats, one for all other formats."""
     rows = [(each.format, each.inputs, each.lossless, each.source_bytes, each.jpeg_bytes) for each in formats]
     rest = rows[_MOST_FORMATS:]
     if len(rest) > 1:
@@ -210,7 +212,7 @@ def _info(result: results.InfoResult) -> Iterator[str]:
 
 
 def _order(result: results.InfoResult) -> Iterator[str]:
-    """Format the statistics of the stored order, and the histograms of the dataset."""
+    """Format the lines of ``info`` on the order in which records are stored, and the dataset's histograms."""
     from picstore.display.histograms import histogram_lines, sample_note
 
     if order := result.order:

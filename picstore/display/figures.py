@@ -172,7 +172,7 @@ def _make_figure(width: float, height: float, **options: Any) -> Figure:
 
 
 def _ratio(tile: Tile) -> float:
-    """Return the ratio of the height to the width of a tile's image."""
+    """Return the ratio of height to width of a tile's image."""
     width, height = tile.size or (tile.pixels.shape[1], tile.pixels.shape[0])
     return height / width
 

@@ -69,7 +69,10 @@ class Binned:
         return replace(self, numbers=numbers)
 
     def count(self, positions: Array | None = None, whole: Histogram | None = None) -> Histogram:
-        """Count the records at ``positions``, by default all; take totals from ``whole``, the histogram of all."""
+        """Count the records at ``positions``, by default all.
+
+        Copy ``totals`` from ``whole``, the histogram of all records.
+        """
         chosen = self.numbers if positions is None else self.numbers[positions]
         size = int(self.shown.max(initial=-1)) + 1
         counts = np.bincount(chosen[chosen >= 0], minlength=size)[self.shown]
@@ -90,7 +93,7 @@ def bin_values(name: str, values: Array, names: Sequence[str] | None = None, *, 
 
 
 def bin_edges(values: Array, bins: int = _BINS) -> F64:
-    """Return the edges of at most ``bins`` bins that together cover all values; integers have integer edges."""
+    """Return the edges of at most ``bins`` bins that together cover all values; bins of integers have integer edges."""
     if not len(values):
         return np.zeros(0)
     low, high = float(values.min()), float(values.max())
@@ -111,7 +114,7 @@ def _by_value(name: str, values: Array, names: Sequence[str]) -> Binned:
 
 
 def _most_frequent(name: str, distinct: Array, counts: Array, names: Sequence[str]) -> tuple[Array, Histogram]:
-    """Return the indices in ``distinct`` of the most frequent values, and the histogram of these values."""
+    """Return the indices of the most frequent of the values ``distinct``, and the histogram of these values."""
     order = np.argsort(-counts, kind="stable")[:_MAX_VALUES]
     codes = distinct[order].tolist()
     listed = tuple(names[code] if 0 <= code < len(names) else "" for code in codes)

@@ -17,7 +17,7 @@ _MAX_TEXT = 300  # Largest number of characters of a fact's value.
 
 
 def format_facts(title: str, facts: Mapping[str, object], thumbnails: Iterable[tuple[U8, str]] = ()) -> str:
-    """Return the HTML of a title, a table of named facts, and images with captions, in the notebook's colors."""
+    """Return HTML for a notebook, in its colors: a title, a table of named facts, and images with captions."""
     rows = "".join(
         f'<tr><th style="{_CELL}; font-weight: normal; opacity: 0.65">{_shown(name)}</th>'
         f'<td style="{_CELL}">{_shown(value)}</td></tr>'

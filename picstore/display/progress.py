@@ -172,7 +172,7 @@ class Meter:
         self._began = clock()
         self._stage = ""
         self._since = self._began  # Time when the stage began, in seconds of the clock.
-        self._done = self._earlier = 0  # Numbers of the stage's items that are done: in all runs, and in earlier runs.
+        self._done = self._earlier = 0  # Number of the stage's items that are done by all runs, and by earlier runs.
         self._total: int | None = None
 
     def begin_stage(self, stage: str) -> None:
@@ -191,7 +191,7 @@ class Meter:
         return self._done == self._total
 
     def report(self) -> ProgressReport:
-        """Return a report of the current stage and of the verb's duration; values that are not known are None."""
+        """Return a report on the current stage and the verb's duration; a value that is unknown is None."""
         now, made = self._clock(), self._done - self._earlier
         rate = made / (now - self._since) if made and now > self._since else None
         left = (self._total - self._done) / rate if rate and self._total is not None else None

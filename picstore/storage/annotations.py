@@ -29,7 +29,7 @@ MAX_KEYPOINTS = 1 << 20
 OWN = "own"  # name of the form in which picstore stores target fields
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
 _NORMALIZED = "-normalized"
-# Number of decimals of coordinates computed from normalized ones; further digits would only show rounding errors.
+# Decimal places to which coordinates computed from normalized coordinates are rounded; more would be rounding errors.
 _DECIMALS = 3
 _FORM = re.compile(r"(boxes):(xyxy|xywh|cxcywh)(-normalized)?|(polygons|keypoints)(:normalized)?")
 
@@ -62,7 +62,7 @@ def parse_extra(extra: bytes) -> Any:
 
 
 def read_objects(extra: Any, fields: Collection[str] = FIELDS) -> Objects:
-    """Return the objects that an extra describes; none if it is not a JSON object or has no target fields.
+    """Return the objects that an extra describes; no objects if the extra is not a JSON object or has no target fields.
 
     Of target fields that are not in ``fields``, only the length is checked. Raise ImageError if a field is malformed.
     """
@@ -134,7 +134,10 @@ def _points(value: Any, k: int) -> F64:
 
 
 def _numbers(value: Any, row: tuple[int, ...], name: str, expected: str) -> F64:
-    """Convert a list of numbers, or of lists of shape ``row``, to float64 (n, *row); raise ImageError for others."""
+    """Convert a list of numbers, or of lists of shape ``row``, to float64 (n, *row).
+
+    Raise ImageError if it is no such list.
+    """
     if value == []:
         return np.zeros((0, *row))
     try:
@@ -229,7 +232,10 @@ def _corners(box: Any, form: str, scale: tuple[float, float]) -> Any:
 
 
 def _scaled(flat: Any, scale: tuple[float, float], step: int) -> Any:
-    """Scale points' x and y; move the origin of keypoints to the first pixel's center, but keep all-zero keypoints."""
+    """Scale x and y of points.
+
+    Move the origin of keypoints to the first pixel's center, but leave [0, 0, 0] unchanged.
+    """
     if not _are_numbers(flat) or len(flat) % step or (step == 3 and not any(flat)):
         return flat
     shift = 0.5 if step == 3 else 0.0

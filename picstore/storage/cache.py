@@ -28,9 +28,9 @@ from picstore.storage.sizes import parse_size
 
 DEFAULT_LIMIT = "50GiB"
 
-# Name of a dataset's cached file of ``record_table.FACTS``, and number of bytes of the CRC-32C at the file's end.
+# Name of a dataset's cached file of ``record_table.FACTS``, and size in bytes of the CRC-32C that ends the file.
 _FACTS, _CRC = "facts", 4
-# Number of times that a process lists the cache's folder while it writes as many bytes as the cache's limit.
+# A process lists the cache's folder this many times while it writes as many bytes as the cache's limit.
 _LISTINGS_PER_LIMIT = 32
 # Seconds after a dataset's last use during which its entries are evicted only if the cache exceeds its limit.
 _ACTIVE_SECONDS = 600
@@ -173,7 +173,10 @@ class Cache:
             raise
 
     def _evict(self, size: int, *, writing: int) -> int:
-        """Evict entries so that ``size`` bytes fit beside ``writing`` bytes in progress; return the new budget."""
+        """Evict entries until ``size`` bytes fit besides the ``writing`` bytes that threads are writing.
+
+        Return the new budget.
+        """
         wanted = max(size, self.limit // _LISTINGS_PER_LIMIT)
         entries = sorted(self._entries(), key=lambda entry: entry.used)
         # The clock may have been set back, so an entry's age is the distance of its time from now, even if it is in the

@@ -41,7 +41,7 @@ class JoinedNames:
 
 
 def to_lines(names: Sequence[str]) -> str:
-    """Write class names, one per line: plain if :func:`from_lines` would return the same, else as JSON strings."""
+    """Serialize class names, one per line: plain if :func:`from_lines` then returns the same, else as JSON strings."""
     text = "".join(f"{name}\n" for name in names)
     if all(name and name.isprintable() and name == name.strip() and not name.startswith(_QUOTE) for name in names):
         return text

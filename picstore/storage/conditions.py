@@ -191,7 +191,7 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def _type_names(node: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of a cast's types, which DuckDB 1 has in ``cast_type``, and DuckDB 2 in a node of their own."""
+    """Yield the names of types in a node of a cast; DuckDB 1 has them in ``cast_type``, DuckDB 2 in a child node."""
     if "type_name" in node:
         yield node["type_name"]
     yield from (each["id"] for each in _objects(node.get("cast_type")) if "id" in each)

@@ -31,12 +31,12 @@ from picstore.storage.format.read_container import declared_size
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Allocate, file_name
 
-# Flags with which files are opened, as in ``location/regular_file.py``.
+# Flags with which the kernel opens files, the same as in ``location/regular_file.py``.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _load_u16 = load_function(16)
 
 _MAGIC = int.from_bytes(layout.CONTAINER_MAGIC, "little")
-_SEALED, _CRC = layout.SEALED, layout.SEALED - 4  # number of bytes of a header; offset of its checksum
+_SEALED, _CRC = layout.SEALED, layout.SEALED - 4  # bytes of a container's header; offset of the checksum in it
 _ENTRY, _ATTACHMENT, _ROW = layout.ENTRY.itemsize, layout.ATTACHMENT.itemsize, layout.INDEX_ROW.itemsize
 _MAX_CONTAINER, _MAX_RECORDS = layout.MAX_CONTAINER, layout.MAX_RECORDS
 _MAX_ATTACHMENTS, _MAX_EXTRAS = layout.MAX_ATTACHMENTS, layout.MAX_EXTRAS
@@ -51,7 +51,7 @@ _SOUND, _EXTRAS = 1, 2
 
 @kernel("void(uint8[::1], int64[::1], int64[:, ::1], int64, int64, int64)")
 def read_and_check(paths, starts, places, rows, fields, crc):
-    """Read and check n containers, each from its file into its memory.
+    """Read n containers from their files, each into memory of its own, and check them.
 
     Args:
         paths: uint8, the paths of the containers' files, joined, each with a zero byte at its end.

@@ -103,7 +103,7 @@ class Dataset(Sequence[Record]):
         self._options: Options = (self.references, None if local is None else local.folder, cache_limit)
         if self.references is not None and cache is not None:
             raise UsageError(f"{where} is an index, whose images a cache does not keep; convert it")
-        self._joined: tuple[Dataset, ...] = ()  # datasets that a joined dataset consists of; empty for other datasets
+        self._joined: tuple[Dataset, ...] = ()  # the datasets that this dataset joins; empty if it joins none
         self._ids_end: int | None = None  # result of ``_find_ids_end``; None until it is needed
         containers = ContainerReader(where, rows, manifest.attachments, cache=local, references=self.references)
         self._set_containers(containers)
@@ -310,11 +310,17 @@ class Dataset(Sequence[Record]):
         return entries
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """Return the labels of the records ``ids``: values of the column ``label``, or ``labels`` for other ids."""
+        """Return labels of the records ``ids``: values of the column ``label``.
+
+        For ids without a value, those in ``labels``.
+        """
         return self._edits.labels(ids, labels)
 
     def column(self, name: str) -> Column:
-        """Return a column, which is read, or mapped from a local folder, on first use; raise UsageError if unknown."""
+        """Return the column called ``name``, read or, in a local folder, mapped on first use.
+
+        Raise UsageError if unknown.
+        """
         return self._edits.column(name)
 
     def without(self, ids: Iterable[int]) -> Dataset:
@@ -444,7 +450,7 @@ class Dataset(Sequence[Record]):
         return self.kept_counts() or self.count_records()
 
     def kept_counts(self) -> RecordCounts | None:
-        """Read the numbers of records by label that are stored with the dataset.
+        """Read the number of records of each label that is stored with the dataset.
 
         Return None for selections, joined datasets and unsaved edits, and if the file is missing, damaged or outdated.
         """
@@ -468,7 +474,7 @@ class Dataset(Sequence[Record]):
         return self._ids_end
 
     def column_files(self) -> tuple[Edits, FileBytes]:
-        """Return the edits that give a copy of this dataset or selection its columns, and their new files by name."""
+        """Return the edits by which a copy of this dataset or selection gets its columns, and their files by name."""
         return self._edits.all_columns() if self._selected is None else self._edits.columns_of(self.ids)
 
     def save(self) -> Dataset:
@@ -515,7 +521,10 @@ class Dataset(Sequence[Record]):
         return counts
 
     def _edited(self, files: Mapping[str, bytes], **fields: Any) -> Dataset:
-        """Return a copy with some manifest fields replaced; the copy shares all data that was read so far."""
+        """Return a copy of the dataset with some manifest fields replaced.
+
+        The copy shares all data that was read so far.
+        """
         edited = Dataset.__new__(Dataset)
         edited.__dict__.update(self.__dict__)
         manifest = with_uuid(replace(self.manifest, **fields), self.rows)
@@ -523,7 +532,7 @@ class Dataset(Sequence[Record]):
         return edited
 
     def _select(self, chosen: Bools) -> Dataset:
-        """Return a copy with only the records marked in ``chosen``, bool (len(self),)."""
+        """Return a selection of this dataset: the records marked in ``chosen``, bool (len(self),)."""
         selection = Dataset.__new__(Dataset)
         selection.__dict__.update(self.__dict__)
         selection.live = selected = SelectedRecords.of(self.live, chosen)
@@ -546,5 +555,8 @@ class Dataset(Sequence[Record]):
         return facts
 
     def with_values(self, record: Record) -> Record:
-        """Return a stored record with its values in the columns, and the value in the column ``label`` as its label."""
+        """Return a stored record with its values in the dataset's columns.
+
+        A value in the column ``label`` replaces its label.
+        """
         return self._edits.with_values(record)

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 # Bytes of containers' indexes to keep in memory; an index has about 10 kB, and reading it takes 0.26 ms.
 _CACHED_BYTES = 32 << 20
-_KEPT_EXTRAS = 4 << 20  # most bytes of decompressed extras to keep with a container's index
+_KEPT_EXTRAS = 4 << 20  # largest number of bytes of decompressed extras to keep with a container's index
 # Largest number of records whose containers the index places beyond the ends of files. Without a limit, each index row
 # of 32 bytes could claim 2**20 records.
 _MAX_MISSING = 1 << 24
 
 
 class Readers(NamedTuple):
-    """Number of threads that read containers, and number of containers that each thread reads at a time."""
+    """Number of threads to read containers with, and number of containers that each thread should read at a time."""
 
     threads: int
     together: int
@@ -84,7 +84,7 @@ class ContainerReader:
 
     @property
     def readers(self) -> Readers:
-        """Numbers of threads, and of containers that a thread reads at a time, with which reading is fastest.
+        """Number of threads, and number of containers that a thread reads at a time, with which reading is fastest.
 
         From an object store, several threads keep several requests under way. For large images in a folder, one thread
         keeps the disk busy, and further threads only wait for the GIL: one thread reads 1,450 crops/s from images of 12
@@ -293,7 +293,10 @@ class ContainerReader:
         return read_only(self._facts)
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value for each stored record, (records,), from its FACTS; keep the FACTS only with a cache."""
+        """Compute a value for each stored record, (records,), from ``record_table.FACTS``.
+
+        Keep these only if there is a cache.
+        """
         if self._facts is None and self.cache is None:
             return self._collect(compute, np.dtype(dtype))
         return compute(self.facts())
@@ -351,7 +354,7 @@ class ContainerReader:
         return None
 
     def _read_whole(self, number: int, allocate: Allocate) -> Container | Damage:
-        """Read a whole container, or return a copy of the error, without its traceback, which would keep memory."""
+        """Read a whole container, or return a copy of the error without its traceback, which keeps buffers alive."""
         try:
             return self.read(number, allocate=allocate)
         except Damage as error:
@@ -402,5 +405,8 @@ class ContainerReader:
 
 
 def _read_nothing(begin: int, size: int) -> memoryview:
-    """Stand in for ``Container.read`` while a container has only its tables in memory; must not be called."""
+    """Stand in for the function ``Container.read`` while only a container's tables are in memory.
+
+    It must not be called.
+    """
     raise AssertionError((begin, size))

@@ -43,7 +43,7 @@ class RecordShift:
         return bool(self.first_id or self.labels)
 
     def after(self, earlier: RecordShift) -> RecordShift:
-        """Return one shift that has the effect of the ``earlier`` shift followed by this shift."""
+        """Return the shift that has the effect of the shift ``earlier`` followed by this shift."""
         labels = earlier.labels or tuple(range(len(self.labels)))
         mapped = self.map_labels(np.array(labels, np.int64)).tolist()
         return RecordShift(earlier.first_id + self.first_id, tuple(mapped), earlier.ids_end)
@@ -144,7 +144,10 @@ def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordSh
 
 
 def _own_values(column: Column, shift: RecordShift) -> tuple[I64, Values]:
-    """Return the ids and values of a dataset's column; if ``shift.ids_end`` is set, only of ids below it."""
+    """Return the ids and values of a dataset's column.
+
+    If ``shift.ids_end`` is set, leave out ids from that number on.
+    """
     ids = column.ids
     if shift.ids_end is not None:
         ids = ids[(ids >= 0) & (ids < shift.ids_end)]

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class JoinedFolders(Root):
-    """Folders of several datasets that are read as one; files in them are named by full path or URL."""
+    """Folders of several datasets that are read as one folder; its files are named by full path or URL."""
 
     folders: tuple[Root, ...]
 
@@ -65,7 +65,7 @@ class JoinedReader(ContainerReader):
 
     @property
     def readers(self) -> Readers:
-        """Numbers of threads and containers for that dataset which needs the most threads."""
+        """Result of :meth:`ContainerReader.readers` for the dataset that needs the most threads."""
         return max(part.readers for part in self.parts)
 
     def use_kernel(self) -> None:

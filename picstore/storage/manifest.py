@@ -140,7 +140,7 @@ def _canonical(value: Any) -> bytes:
 
 
 def _body(manifest: Manifest) -> dict[str, Any]:
-    """Return the fields as JSON values, without fields that the manifest's own format version lacks."""
+    """Return a manifest's fields as JSON values, without fields that the manifest's own format version lacks."""
     body = asdict(replace(manifest, files=()))
     body["files"] = [{name: getattr(entry, name) for name in FileEntry.__slots__} for entry in manifest.files]
     if manifest.references is None:
@@ -285,7 +285,7 @@ def _unfinished_verb(root: Location) -> str | None:
 
 
 def read_index(root: Where, manifest: Manifest) -> Table:
-    """Read the index of a manifest, ``layout.INDEX_ROW`` (containers,) in stored order, and check both.
+    """Read the index of a manifest's dataset, ``layout.INDEX_ROW`` (containers,) in stored order, and check both.
 
     Only this function compares the uuid with the content, so it must be called before the uuid is used as a name of the
     content, as by a cache.

@@ -16,7 +16,7 @@ from picstore.storage.format.layout import MAX_ATTACHMENTS, MAX_FILE
 from picstore.storage.format.maps import MapSpec
 from picstore.storage.location.resolve import EDITS, INDEX
 
-# Largest nesting depth of values without a check of their own, because copying, printing and comparing recurse.
+# Largest nesting depth of values that have no check of their own; copying, printing and comparing such values recurse.
 MAX_DEPTH = 32
 
 Check: TypeAlias = Callable[[Any], None]
@@ -116,7 +116,10 @@ def open_object(required: Mapping[str, Check], possible: Mapping[str, Check] | N
 
 
 def _check_each(values: Any, checks: Iterable[tuple[Any, Check]], form: str) -> None:
-    """Check members or items of ``values`` by their keys; an error's path gets the key, formatted by ``form``."""
+    """Apply to each member or item of ``values`` the check for its key.
+
+    Prefix an error's path by ``form`` of the key.
+    """
     key = None
     try:
         for key, inner in checks:

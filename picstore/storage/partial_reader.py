@@ -55,8 +55,8 @@ class _Part:
         number: record number in the container.
         begin: offset in the container of the image or attachment.
         at, length: offset and length of the part in the buffer, in bytes.
-        header, header_at: number of bytes of the image's header, and the header's offset in the buffer before it is
-            moved to ``at``.
+        header, header_at: number of bytes of the image's header, and offset in the buffer to which the header is read
+            before it is moved to ``at``.
         rows: tile rows that the part holds.
         attachment: number of the attachment; None for an image.
     """
@@ -108,7 +108,10 @@ class PartialRead:
 
 
 def whole_images(entries: Table) -> I64:
-    """Return a range of more tile rows than any image has, so that images are read whole; this is a :data:`RowsOf`."""
+    """Return, for each image, a range of more tile rows than any image has, to read it whole.
+
+    This function is a :data:`RowsOf`.
+    """
     return np.tile(np.array([0, 1 << 16]), (len(entries), 1))
 
 
@@ -163,7 +166,7 @@ def plan_reads(
 
 
 def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: RowsOf) -> tuple[I64, I64, Table, I64]:
-    """Return arrays with a row per image to read: index of its container, record number, entry, and tile rows.
+    """Return arrays with an element per image to read: its container's index, record number, index entry and tile rows.
 
     ``rows_of`` is called once for all images, because it takes 200 µs to draw boxes for 2 images and 250 µs for 32.
     """
@@ -223,7 +226,7 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
 
 
 def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Table, I64]:
-    """Return ``Container.held`` and ``tops`` for images at the offsets ``at`` in a buffer.
+    """Return the values of ``Container.held`` and ``Container.tops`` for images at the offsets ``at`` in a buffer.
 
     Both describe the rows ``rows`` of an image that is marked in ``found.there``, and all rows of any other image.
     """
@@ -241,7 +244,10 @@ def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Tab
 
 
 def _hold(container: Container, numbers: I64, held: Table, tops: I64, parts: Sequence[_Part]) -> None:
-    """Set ``held``, ``tops`` and ``attached`` of a container to what its buffer will hold; all else gets length 0."""
+    """Set a container's ``held``, ``tops`` and ``attached`` to the parts its buffer will hold.
+
+    Entries of all other images and attachments get length 0.
+    """
     container.held, container.attached = container.index.copy(), container.attached.copy()
     container.held["length"] = container.held["segment_count"] = container.attached["length"] = 0
     container.held[numbers], container.tops[numbers] = held, tops
@@ -328,7 +334,7 @@ class TableReader:
         return tables, header
 
     def _keep(self, number: int, tables: Container) -> None:
-        """Keep the tables of a container in memory, unless _KEPT_BYTES are reached.
+        """Keep a container's tables in memory, unless all kept tables would then exceed _KEPT_BYTES.
 
         There is no lock, because it might stay locked after a fork; if two threads race, the sum of bytes is slightly
         too low.

@@ -24,7 +24,7 @@ from picstore.storage.location.resolve import COUNTS, EDITS, Location, Root, Wri
 from picstore.storage.manifest import Manifest, read_manifest
 
 NO_UUID = str(uuid.UUID(int=0))  # uuid in the counts of a dataset's part, which has no uuid yet
-_MERGED = 1 << 16  # number of labels to collect before their counts are added up
+_MERGED = 1 << 16  # number of (label, count) pairs to collect before the counts of each label are added up
 
 Relabel: TypeAlias = Callable[[I64, I64], I64]  # function of ids and stored labels that returns labels
 
@@ -45,7 +45,7 @@ class RecordCounts:
 
     @classmethod
     def of(cls, counts: Mapping[int, int], *, ids_end: int = 0) -> RecordCounts:
-        """Build the counts from a mapping of each label to its number of records."""
+        """Build RecordCounts from a mapping of each label to its number of records."""
         labels = sorted(counts)
         numbers = [counts[label] for label in labels]
         return cls(np.array(labels, dtype=np.int64), np.array(numbers, dtype=np.int64), ids_end)
@@ -66,7 +66,7 @@ class RecordCounts:
         return int(self.counts.sum())
 
     def same(self, other: RecordCounts) -> bool:
-        """Return whether two counts have the same labels, with the same number of records each."""
+        """Return whether ``other`` has the same labels, and the same number of records of each label."""
         return np.array_equal(self.labels, other.labels) and np.array_equal(self.counts, other.counts)
 
 
@@ -174,7 +174,7 @@ def counts_of_same_labels(root: Location, manifest: Manifest, origin: str) -> Re
 
 
 def _labels_origin(manifest: Manifest) -> tuple[Any, ...]:
-    """Return the fields of a manifest that determine its live records and their labels."""
+    """Return the fields of a manifest that determine the dataset's live records and their labels."""
     edits = manifest.edits or Edits()
     labels = [entry for entry in edits.columns if entry.name == LABEL]
     return manifest.index_crc32c, manifest.files, edits.tombstones, labels

@@ -30,14 +30,14 @@ FACTS = np.dtype(  # 26 bytes per record
         ("encode_path", "u1"),  # all flags of the index entry; bits 2 and 3 are the encode path
     ]
 )
-# For each field of FACTS that has another name in an index entry, the name in the entry.
+# For the fields of FACTS that are called otherwise in an index entry, the name in the entry.
 _SOURCES = {"bytes": "length", "encode_path": "flags"}
 
 
 def collect_facts(
     records: Array, index: Callable[[int], Container], take: Callable[[Table], Array], dtype: np.dtype[Any]
 ) -> Array:
-    """Call ``take`` with each container's FACTS, (n,), and join the results, a value for each record of the dataset.
+    """Call ``take`` with each container's FACTS, (n,), and join the results: one value for each record of the dataset.
 
     ``records`` holds the number of records of each container; ``index`` reads a container without its payload. For a
     damaged index entry or a missing file, the id is -1 and other facts are 0.

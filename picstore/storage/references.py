@@ -120,7 +120,7 @@ def _lies_in(path: str, folder: str) -> bool:
 
 
 def indexed_folder(where: Where) -> tuple[Location, ...]:
-    """Return the folder of the images of a local index that names an absolute path or URL, as a tuple; () otherwise."""
+    """Return a tuple of the folder of a local index's images; () unless the index names it by absolute path or URL."""
     location = locate(where)
     if not isinstance(location, Folder) or not (location / MANIFEST).is_file():
         return ()
@@ -158,7 +158,7 @@ def _notes() -> Path:
 
 
 def _key(manifest: Manifest) -> str:
-    """Return a digest that identifies an index: of its root and list of files, which edits do not change."""
+    """Return a digest of an index's root and list of files, which identifies the index because edits change neither."""
     root = None if manifest.references is None else manifest.references.root
     text = json.dumps([root, *map(astuple, manifest.files)])
     return hashlib.sha256(text.encode()).hexdigest()
@@ -166,7 +166,10 @@ def _key(manifest: Manifest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Blob:
-    """Image or attachment of record ``number``; ``begin`` is its offset in the payload that is read for a container."""
+    """Image or attachment of record ``number``.
+
+    ``begin`` is its offset in the payload that joins a container's blobs.
+    """
 
     number: int
     begin: int
@@ -230,7 +233,10 @@ def open_references(stored: Container, root: ReferencesRoot, *, limit: int) -> C
 def _resolve(
     stored: Container, root: ReferencesRoot, limit: int, wanted: Bools | None = None
 ) -> tuple[Container, list[_Blob]]:
-    """Parse a container's references; return the container with offsets in the payload to be read, and the blobs."""
+    """Parse a container's references; return a copy of the container, and the images and attachments to read (blobs).
+
+    Offsets in the copy's index count from the beginning of a payload that joins all blobs.
+    """
     found = replace(stored, good=stored.good.copy(), damage=list(stored.damage), causes=dict(stored.causes))
     starts = np.column_stack((stored.index["offset"], stored.attached["offset"])).astype(np.int64)
     lengths = np.column_stack((stored.index["length"], stored.attached["length"])).astype(np.int64)
@@ -261,7 +267,7 @@ def _resolve(
 
 
 def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tuple[str, int]]:
-    """Return a function from an offset in the payload to the file, and offset in it, from which the byte was read."""
+    """Return a function from a byte's offset in the payload to the image file, and offset in it, where the byte is."""
     begins = [blob.begin for blob in blobs]
 
     def origin(offset: int) -> tuple[str, int]:
@@ -274,7 +280,10 @@ def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tu
 def _read_blobs(
     root: ReferencesRoot, path: str, blobs: Sequence[_Blob], payload: memoryview
 ) -> list[tuple[_Blob, Damage]]:
-    """Read ``blobs`` from the file ``path`` into the payload; return each lost blob with the cause."""
+    """Read images and attachments (``blobs``) from the file ``path`` into the payload.
+
+    Return those lost, with the cause.
+    """
     name = str(root.folder / path)
     pieces = [(blob.reference.offset, payload[blob.begin : blob.end]) for blob in blobs]
     try:

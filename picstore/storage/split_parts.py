@@ -18,7 +18,10 @@ _CHUNK = 1 << 15  # number of ids to hash at a time, few enough for the CPU's ca
 
 
 def split_bounds(fractions: Sequence[float]) -> F64:
-    """Return the bounds between parts, cumulated fractions in (0, 1]; raise UsageError if fractions are invalid."""
+    """Return the bounds between parts, which are the cumulated fractions below 1.
+
+    Raise UsageError if fractions are invalid.
+    """
     if not 1 <= len(fractions) < _MAX_PARTS or not all(0 < fraction <= 1 for fraction in fractions):
         raise UsageError(f"the fractions are {fractions}; give 1 to {_MAX_PARTS - 1} numbers from 0 to 1")
     total = math.fsum(fractions)
@@ -29,7 +32,7 @@ def split_bounds(fractions: Sequence[float]) -> F64:
 
 
 def assign_parts(ids: I64, bounds: F64, *, seed: int, values: Values | None = None) -> U8:
-    """Return the part of each record, uint8 (n,), the one whose bounds contain the record's point in [0, 1).
+    """Return each record's part, uint8 (n,): the part between whose bounds the record's point in [0, 1) lies.
 
     The point is a hash of the id. With ``values``, the k-th record of a value, by ascending id, has the point u + k ×
     the golden ratio modulo 1 (Kronecker's sequence), where u is a hash of the value. These points fill the interval

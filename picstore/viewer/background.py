@@ -31,7 +31,10 @@ R = TypeVar("R", bound=Report)
 
 
 class _Cancelled(PicstoreError):
-    """Error raised in the work when the page has cancelled it, which ends the processes of the work."""
+    """Error that a report of progress raises in the work if the page has cancelled the work.
+
+    It ends the work's processes.
+    """
 
 
 class Background(Generic[R]):
@@ -68,7 +71,7 @@ class Background(Generic[R]):
         self._cancel.set()
 
     def begin_stage(self, stage: str) -> None:
-        """Do nothing when the work reports that a stage begins, because the page does not show stages."""
+        """Ignore that a stage of the work begins, because the page does not show stages."""
 
     def set_total(self, total: int, done: int) -> None:
         """Set the number of records to process and the number already processed; called by the work."""

@@ -86,7 +86,10 @@ def answer_image(session: Session, query: Query) -> dict[str, Any]:
 
 
 def tiles_of(record: Record) -> dict[str, Any] | None:
-    """Return the grid of a JPEG's restart tiles, and the bytes of each tile in row order; None if they form no grid."""
+    """Return the grid of a JPEG's restart tiles, and each tile's size in bytes, in row order.
+
+    None if tiles form no grid.
+    """
     info = record.info
     mcu_width, mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)]
     if not info.restart_interval or not mcu_width or not len(info.segments):
@@ -158,7 +161,7 @@ def _open(session: Session, query: Query) -> tuple[Record, str]:
 
 
 def answer_thumbnail(session: Session, query: Query) -> Picture:
-    """Return a reduced picture of the requested image."""
+    """Return the requested image, reduced to the requested size."""
     size = query.integer("size", 256, least=16, most=_MAX_THUMBNAIL)
     return images.thumbnail(*_open(session, query), size)
 

@@ -29,7 +29,10 @@ DEFAULT_RECIPE = "torchvision_resnet50_v2"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """Drawn images: a description of each (:func:`draw_views`), pixels of each, uint8 (h, w, 3), and common facts."""
+    """Drawn images: each image's description (:func:`draw_views`) and pixels, uint8 (h, w, 3).
+
+    And facts about all images.
+    """
 
     images: list[dict[str, Any]]
     pixels: list[U8]

@@ -40,7 +40,7 @@ def read_items(dataset: Dataset, positions: I64) -> list[Item]:
 
 
 def _items_of(dataset: Dataset, number: int, pairs: list[tuple[int, int]]) -> Iterator[Item]:
-    """Yield the items of a container's records; a pair is a record's position and its number in the container."""
+    """Yield the items of a container's records, given pairs of a record's position and its number in the container."""
     try:
         container = dataset.containers.index(number)
     except (Damage, NotADataset) as error:
@@ -109,7 +109,7 @@ def answer_records(session: Session, query: Query) -> dict[str, Any]:
 
 
 def answer_histograms(session: Session, query: Query) -> Any:
-    """Return histograms of all records, and of the records that match the requested filter."""
+    """Return histograms with counts of all records, and of the records that match the requested filter."""
     return session.records.histograms(parse_filter(query.text("filter")), query.gone)
 
 

@@ -64,7 +64,7 @@ class Verification(Background[Report]):
 
 
 def answer_map(session: Session, _: Query) -> dict[str, Any]:
-    """Return the dataset's first 20,000 files, the number of further files, and whether inputs can be shown."""
+    """Return the dataset's first 20,000 files, the number of further files, and whether ``--inputs`` was given."""
     rows, entries = session.dataset.rows, session.dataset.manifest.files
     keys, counts = np.unique(rows["stream"].astype(np.int64) << 32 | rows["file"], return_counts=True)
     containers = dict(zip(keys.tolist(), counts.tolist(), strict=True))

@@ -48,7 +48,7 @@ class Picture:
 
 
 class _Budget:
-    """Limit of the pixels that are decoded at the same time, because a browser requests six pictures at once."""
+    """Limit of the number of pixels being decoded at the same time, because a browser requests six pictures at once."""
 
     def __init__(self, pixels: int) -> None:
         self._left = pixels

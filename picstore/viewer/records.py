@@ -234,7 +234,10 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class _Patience:
-    """Limits of an evaluation: ``gone`` is set when the client disconnects; ``limit`` seconds are over at ``end``."""
+    """Limits of an evaluation: the event ``gone`` is set if the client disconnects.
+
+    ``limit`` seconds are over at ``end``.
+    """
 
     gone: threading.Event
     limit: float
@@ -296,7 +299,7 @@ def _start(table: RecordTable, text: str) -> tuple[Condition, Future[Bools]]:
 
 
 def _interrupt(condition: Condition, result: Future[Bools]) -> None:
-    """Interrupt DuckDB until the evaluation ends; after a second, let its thread run on without waiting for it."""
+    """Interrupt DuckDB until the evaluation ends; after _GRACE seconds, stop waiting and let the thread run on."""
     last = time.monotonic() + _GRACE
     while not result.done() and time.monotonic() < last:
         condition.interrupt()

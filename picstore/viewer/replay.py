@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from picstore.train.batch import Batch
     from picstore.train.loader import Loader
 
-MAX_SHOWN = 64  # Largest number of slots of a batch, each a record's number in the batch, to show on the page.
+MAX_SHOWN = 64  # Largest number of records of a batch to show on the page.
 _MAX_BATCH = 4096
 _MAX_EPOCHS = 1000
 
@@ -124,7 +124,10 @@ class Replay:
         return drawn
 
     def steps_of(self, run: Run, position: int, *, first: int, epochs: int) -> list[dict[str, Any]]:
-        """Return, for each epoch, rank, step and slot of each sample of a record; none if the epoch skips it."""
+        """Return, for each epoch, the rank, step and slot of each sample of a record.
+
+        None if the epoch skips the record.
+        """
         order, last = self.loader(run).order, first + min(epochs, _MAX_EPOCHS)
         length, drawn = order.length(first), drawn_samples(order, [self._dataset.live])
         found: dict[int, list[dict[str, int]]] = {epoch: [] for epoch in range(first, last)}
@@ -158,7 +161,10 @@ def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list
 
 
 def _mixed_labels(batch: Batch, slots: range) -> list[list[tuple[int, float]]]:
-    """Return the two largest class fractions of each label that MixUp or CutMix mixed; [] if no labels are mixed."""
+    """Return, for each label that MixUp or CutMix mixed, its two largest fractions of classes.
+
+    [] if no labels are mixed.
+    """
     if batch.labels.ndim == 1:
         return []
     values, labels = batch.labels[slots.start : slots.stop].topk(min(2, batch.labels.shape[1]))

@@ -37,7 +37,7 @@ Answer: TypeAlias = Callable[[Session, Query], Any]
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _STATIC = Path(__file__).parent / "static"
-# HTTP status by class of error; all other errors, such as damage, have status 422.
+# HTTP status of an answer by class of the error; other errors, such as Damage, give status 422.
 _STATUS = {UsageError: 400, MissingDependency: 501, ImageError: 422}
 # Seconds for which a browser may cache pictures.
 _KEPT_SECONDS = 86_400
@@ -198,7 +198,10 @@ def end_by(number: int) -> None:
 
 
 def _read_ahead(records: Records) -> None:
-    """Read the record tables while the user looks at the first page; leave errors to the first filter."""
+    """Read the record tables while the user looks at the first page.
+
+    Ignore errors, which the first filter will raise again.
+    """
     try:
         records.read()
     except PicstoreError:

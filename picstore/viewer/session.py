@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Number of results to keep; a result is a list of images of at most 100 MB.
+# Number of results to keep; a result is a list of images, which take at most 100 MB.
 _KEPT = 4
 
 

@@ -23,7 +23,10 @@ IDLE, READING, DONE, FULL = "idle", "reading", "done", "full"
 
 @dataclass(frozen=True, slots=True)
 class ExtrasRead:
-    """Progress of reading the extras: containers read and in total; ``full`` if the rest would take too much memory."""
+    """Progress of reading extras: number of containers read, and of all.
+
+    ``full`` if the rest would take too much memory.
+    """
 
     state: str
     done: int

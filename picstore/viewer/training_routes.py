@@ -57,7 +57,7 @@ def answer_position(session: Session, query: Query) -> dict[str, int]:
 
 
 def answer_steps(session: Session, query: Query) -> list[dict[str, Any]]:
-    """Return for each of several epochs the steps at which a training run takes the requested image."""
+    """Return, for each of several epochs, the steps at which a training run draws the requested image."""
     from picstore.viewer.replay import Run
 
     position = session.position(query)

@@ -145,8 +145,7 @@ class InputTable(_Inputs):
             self._last = [replace(one, label=numbers[one.label]) for one in self._last]
 
     def reduce_run(self, begin: int, end: int) -> tuple[Callable[..., list[Input]], tuple[Any, ...]]:
-        """Return (function, arguments) for pickle, which restore inputs ``begin`` to ``end - 1``, if possible as
-        blocks."""
+        """Return (function, arguments) for pickle to restore inputs ``begin`` to ``end - 1``, as blocks if possible."""
         stored = self._counts[-1]
         tail = self._last[max(begin - stored, 0) : max(end - stored, 0)]
         if self._file is None or begin >= min(end, stored):

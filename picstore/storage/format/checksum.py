@@ -12,8 +12,8 @@ import numpy as np
 from picstore.arrays import I64, U8, U32, Table
 from picstore.storage.location.abstract_location import Buffer
 
-# Function that extends a CRC-32C; its arguments are the CRC of all previous bytes, and address and number of further
-# bytes.
+# Function that returns the CRC-32C of previous and further bytes; its arguments are the CRC of the previous bytes, and
+# the address and number of the further bytes.
 Function: TypeAlias = "Callable[[int, int, int], int]"
 
 
@@ -44,7 +44,7 @@ def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
 
 
 def _place(data: Buffer | U8) -> tuple[int, int]:
-    """Return the address of a buffer and its size in bytes."""
+    """Return (address, size in bytes) of a buffer's memory."""
     view = np.frombuffer(data, np.uint8)
     return view.ctypes.data, view.size
 
@@ -92,7 +92,10 @@ def combine_runs(crcs: U32, lengths: I64, starts: I64) -> U32:
 
 
 def _apply(operators: U32, crcs: U32) -> U32:
-    """Apply to each of n CRCs its own linear map, given in ``operators``, uint32 (n, 32), by its values for 32 bits."""
+    """Apply to each of n CRCs a linear map of its own.
+
+    Row i of ``operators``, uint32 (n, 32), has map i's values for 32 bits.
+    """
     product: U32 = np.bitwise_xor.reduce((crcs[:, None] >> _BITS & 1) * operators, axis=1)
     return product
 

@@ -51,7 +51,8 @@ class Container:
             were read; the entry has the height and segments of these rows, or length 0 if no row was read.
         tops: int64 (n,), number of pixel rows of the stored image above the first row that ``held`` describes.
         causes: causes of loss, by record number, of the records whose damage was found one by one.
-        records: record numbers of the tables' rows, int64 (n,), ascending; None if the tables have all records.
+        records: record number of each row of the tables, int64 (n,), ascending; None if the tables have a row for every
+            record.
         tile_rows: results of ``stored_rows`` by record number.
         origin: function that returns the file and offset of a byte of ``buffer``; None unless the bytes of several
             files were read.
@@ -107,7 +108,7 @@ class Container:
         self._addresses, self._index_at = (buffer, segment_table), (self.index, index)
 
     def place(self) -> tuple[int, ...]:
-        """Return, for kernels, the addresses of buffer, segment table, index, ``held`` and ``tops``, and two counts.
+        """Return for kernels the addresses of buffer, segment table, index, ``held`` and ``tops``; then two counts.
 
         The counts are the numbers of records and of segment-table entries. The address of ``tops`` may be 0 if all tops
         are 0. The result is kept, so the container must not change afterwards.
@@ -151,7 +152,7 @@ class Container:
         return container
 
     def rows(self, records: I64) -> I64:
-        """Return the rows of the tables, such as ``index``, that belong to the given record numbers."""
+        """Return the positions, in tables such as ``index``, of the rows that belong to the given record numbers."""
         return records if self.records is None else np.searchsorted(self.records, records)
 
     def extract(self, records: I64, *, attachments: bool) -> Container:
@@ -195,7 +196,7 @@ class Container:
         return extracted
 
     def release_extras(self, *, above: int) -> None:
-        """Free decompressed extras of more than ``above`` bytes; the next use decompresses them again."""
+        """Free the decompressed extras if they have more than ``above`` bytes; the next use decompresses them again."""
         if self.extras_size > above:
             self._extras = None
 
@@ -210,13 +211,16 @@ class Container:
         self.damage.append(cause)
 
     def mark_extras_damaged(self) -> None:
-        """List damage of the extras in ``damage``, and drop their frame."""
+        """Add damage of the extras to ``damage``, and set ``extras_frame`` to None."""
         self.extras_frame = None
         text = f"the extras of container {self.ref.ordinal} are damaged, the images are not"
         self.damage.append(self.ref.corrupt(text))
 
     def jpeg(self, k: int) -> memoryview:
-        """Return record ``k``'s image, whole or only the rows in ``held``; a view of ``buffer`` if it is there."""
+        """Return record ``k``'s image, whole or only the rows that ``held`` describes.
+
+        A view of ``buffer`` if that has it.
+        """
         return self._blob(self.held[k])
 
     def _blob(self, cell: Any) -> memoryview:

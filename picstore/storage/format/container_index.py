@@ -22,7 +22,7 @@ _TAIL_SIZE = 4096  # bytes to read first from a file's end; enough for the trail
 
 @dataclass(frozen=True, slots=True)
 class FileSummary:
-    """Facts of a file for manifest and index; ``footer`` is FOOTER_ROW (containers,), ``crc`` is the footer's CRC."""
+    """Facts about a file that manifest and index state; ``footer`` is FOOTER_ROW (containers,), ``crc`` its CRC-32C."""
 
     stream: int
     file: int
@@ -113,7 +113,10 @@ def index_file(rows: Table) -> bytes:
 
 
 def read_index_file(path: Location) -> Table:
-    """Read an index file: ``layout.INDEX_ROW`` (containers,) in stored order; raise NotADataset if it is missing."""
+    """Return an index file's rows, ``layout.INDEX_ROW`` (containers,) in stored order.
+
+    Raise NotADataset if it is missing.
+    """
     file = str(path)
     first = read_at(path, 0, min(layout.SEALED, path.size()), file=file)
     header = layout.IndexHeader.unpack(first, file=file, offset=0)

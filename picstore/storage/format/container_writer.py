@@ -24,7 +24,7 @@ from picstore.storage.location.resolve import Where, file_name, locate_writable
 
 
 def packed_size(records: int, *, attachments: int, segments: int, extras: int, payload: int) -> int:
-    """Return an upper bound of a container's bytes, including padding, even for extras that do not compress."""
+    """Return an upper bound of a container's size in bytes, with padding, that holds even if extras do not compress."""
     entries = records * (layout.ENTRY.itemsize + attachments * layout.ATTACHMENT.itemsize)
     frame = extras + (extras >> 8) + 64 if extras else 0  # zstd's bound for incompressible data
     return layout.aligned(layout.SEALED + entries + segments * layout.SEGMENT.itemsize + frame + payload)
@@ -114,7 +114,7 @@ def _index(
 
 
 def _starts(lengths: Array) -> I64:
-    """Return the offset of each of several adjacent blocks, given their lengths."""
+    """Return each block's offset from the first block's beginning, given the lengths of adjacent blocks."""
     ends = np.cumsum(lengths, dtype=np.int64)
     starts: I64 = ends - lengths
     return starts
@@ -179,7 +179,7 @@ class FileWriter:
         return not self._pending and not self._rows
 
     def end_container(self) -> int:
-        """Write the records in memory as a container; return the number of containers written so far."""
+        """Write the records in memory to the file as a container; return the file's number of containers so far."""
         if self._pending:
             ref = ContainerRef(self._name, self._offset, self.stream, self.file, len(self._rows))
             records, self._pending = self._pending, []

@@ -54,7 +54,7 @@ ROW_CRCS = 1
 FOREIGN = 2
 # Flag of an index entry: entry points follow the record's segment lengths and row checksums in the segment table.
 ENTRY_POINTS = 16
-# Number of the lower of two bits of an index entry's flags that are an index into ENCODE_PATHS.
+# Position of two bits in an index entry's flags; the two bits are an index into ENCODE_PATHS.
 ENCODE_PATH_SHIFT = 2
 # Ways in which an image was encoded; "" means unknown.
 ENCODE_PATHS = ("", "lossless", "reencoded", "")
@@ -174,7 +174,7 @@ class FileHeader(_Sealed):
 
 @dataclass(frozen=True)
 class ContainerHeader(_Sealed):
-    """Sizes and checksums of a container, and its place: stream, file and ordinal in the file."""
+    """Header of a container: sizes and checksums, and the container's stream, file and ordinal in the file."""
 
     MAGIC = CONTAINER_MAGIC
     STRUCT = struct.Struct("<4sHH13I")
@@ -299,7 +299,10 @@ def check_rows(rows: Table, *, file: str) -> None:
 def check_version(
     version: int, file: str, *, known: tuple[int, ...] = (FORMAT_VERSION,), read_by: object = None
 ) -> None:
-    """Raise UnsupportedVersion if ``version`` is not in ``known``; ``read_by`` is the first release that reads it."""
+    """Raise UnsupportedVersion if ``version`` is not in ``known``.
+
+    ``read_by`` is the first release to read ``version``.
+    """
     if version not in known:
         named = isinstance(read_by, str) and re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", read_by)
         raise UnsupportedVersion(

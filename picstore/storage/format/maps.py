@@ -152,7 +152,7 @@ class MapRequest:
         return request
 
     def specify(self, first: Array) -> MapSpec:
-        """Return the specification of maps of which ``first`` is one; raise UsageError if it is impossible.
+        """Return the specification of all maps of this name, given the first; raise UsageError if it is impossible.
 
         The dtype and channels of ``first``, (h, w, channels), are taken if the user did not set them.
         """
@@ -176,7 +176,7 @@ def _parse_field(field: str, text: str) -> tuple[str, Any]:
 
 
 def parse_requests(texts: Any) -> list[MapRequest]:
-    """Parse the ``maps`` argument of a conversion; raise UsageError if a text is malformed or a name occurs twice."""
+    """Parse the argument ``maps`` of a conversion; raise UsageError if an item is malformed or a name occurs twice."""
     if isinstance(texts, str):
         raise UsageError(f"maps is the text {texts!r}; give a list of such texts")
     requests = [MapRequest.parse(text) for text in texts]
@@ -194,7 +194,7 @@ def _holds(dtype: np.dtype[Any], value: float) -> bool:
 
 
 def cast_map(values: Array, spec: MapSpec) -> Array:
-    """Convert values (h, w, channels) to the dtype of a map; raise ImageError if the dtype cannot hold them.
+    """Convert values (h, w, channels) to ``spec.dtype``; raise ImageError if dtype or number of channels do not fit.
 
     A smaller float dtype rounds floats; ImageError is raised if it would round integers.
     """
@@ -297,7 +297,10 @@ def decode_map(blob: bytes | memoryview, *, rows: tuple[int, int] | None = None)
 
 
 def read_form(blob: bytes | memoryview) -> tuple[str, int, int, int]:
-    """Return dtype, channels, width and height of a stored map; raise ImageError if the bytes are not a map."""
+    """Return dtype, number of channels, width and height of a stored map.
+
+    Raise ImageError if the bytes are not a map.
+    """
     if blob[:4] == MAGIC and len(blob) >= _HEADER.size:
         _, version, code, channels, width, height, rows = _HEADER.unpack_from(blob)
         if version == 1 and code < len(DTYPES) and 1 <= channels <= MAX_CHANNELS and width and 0 < rows <= height:
@@ -364,7 +367,10 @@ def _decompress(frame: memoryview, size: int) -> bytes:
 
 
 def _decode_png(blob: bytes, span: tuple[int, int]) -> Array:
-    """Decode the rows ``span``, first and last + 1, of a PNG; Pillow gets a PNG that ends with the last of them."""
+    """Decode the rows ``span`` (first row, last row + 1) of a PNG.
+
+    Pillow gets a PNG that ends with the last of these rows.
+    """
     from PIL import PngImagePlugin  # Imported only here, because few records have maps.
 
     top, bottom = span

@@ -100,7 +100,7 @@ def unpack_container(
 
 
 def read_header(buffer: memoryview, *, ref: ContainerRef) -> ParsedHeader:
-    """Return the header at a container's beginning, and the damage if a flipped bit was corrected, else None.
+    """Return a container's header, and a Damage if one flipped bit in the header was corrected, else None.
 
     Raise Damage if the header is cut off, damaged in more than one bit, or states a length that is out of bounds.
     """
@@ -157,7 +157,7 @@ def _check_index(container: Container, header: layout.ContainerHeader | None) ->
 
 
 def _check_payload(container: Container, header: layout.ContainerHeader | None) -> None:
-    """Mark records as lost if their image or an attachment fails its CRC."""
+    """Mark records as lost if the CRC of their image or of one of their attachments is wrong."""
     if header is not None:
         first, last = header.payload
         if crc32c(container.buffer[first:last]) == header.payload_crc:

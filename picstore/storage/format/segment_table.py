@@ -20,7 +20,7 @@ from picstore.storage.format.layout import ENTRY_POINTS, MCU_SIZES, ROW_CRCS, SA
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
 from picstore.storage.location.abstract_location import Buffer
 
-# Two arrays (1 + rows,): end offsets in a JPEG of the header and of each tile row, and their CRC-32Cs.
+# Two arrays (1 + rows,) of a JPEG: offsets of the ends of the header and of each tile row, and their CRC-32Cs.
 StoredRows: TypeAlias = "tuple[I64, U32]"
 # Smallest size in bytes of an image with row checksums; reading a smaller image in part saves too little time.
 MIN_BYTES = 1 << 18
@@ -95,7 +95,7 @@ def row_checksums(jpeg: Buffer, info: ImageInfo) -> U16:
 
 
 def count_row_checksums(jpeg: Buffer, info: ImageInfo) -> int:
-    """Return an upper bound of the number of entries from :func:`row_checksums`, without computing checksums."""
+    """Return an upper bound of the number of entries that :func:`row_checksums` returns, computing no checksum."""
     mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)][1]
     return 2 * (1 - info.height // -mcu_height) if mcu_height and len(jpeg) >= MIN_BYTES else 0
 
@@ -114,7 +114,7 @@ def stored_checksums(entries: Table, table: U16, number: int) -> U32 | None:
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """Places and checksums of the requested tile rows of n images.
+    """Byte ranges and checksums of the requested tile rows of n images.
 
     Attributes:
         there: bool (n,), False for an image without row checksums or the requested rows; ignore its other values.

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 PARTIAL = ".partial"  # suffix of a file that is still being written
 MAX_LINE = 1 << 24  # Largest number of bytes of a line to read whole; a longer line is read in parts.
 
-Range: TypeAlias = "tuple[int, int]"  # Offset of the first byte, and of the byte after the last.
+Range: TypeAlias = "tuple[int, int]"  # Byte range: offsets of the first byte and of the byte after the last byte.
 Buffer: TypeAlias = bytes | bytearray | memoryview
 # Offset in a file, and writable memory to be filled with the file's bytes from that offset on.
 Piece: TypeAlias = "tuple[int, memoryview]"
-Allocate: TypeAlias = "Callable[[int], memoryview]"  # Function from a number of bytes to writable memory of this size.
+Allocate: TypeAlias = "Callable[[int], memoryview]"  # Function that allocates writable memory, given its size in bytes.
 
 _COPY_CHUNK = 8 << 20  # Number of bytes to copy at a time.
 
@@ -191,11 +191,14 @@ class WritableLocation(Location):
 
     @abstractmethod
     def write_new(self, data: bytes) -> bool:
-        """Write the file and return True, or return False if it exists; only one of concurrent calls returns True."""
+        """Write the file and return True, or return False if it exists already.
+
+        Only one of concurrent calls returns True.
+        """
 
     @abstractmethod
     def replace(self, data: bytes, *, expected: bytes) -> bool:
-        """Write the file and return True if it holds ``expected``; if it differs or is missing, return False.
+        """Write ``data`` to the file and return True if the file's content is ``expected``, else return False.
 
         In an object store, the write is one conditional request. In a folder, the caller must hold a lock.
         """
@@ -214,7 +217,7 @@ class WritableLocation(Location):
 
     @abstractmethod
     def lock(self, busy: str, *, wait: float = 0, create: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Return a context that holds a lock on this file until its end or the process's; in a store, it does nothing.
+        """Return a context that locks this file until the context or the process ends; in a store, it does nothing.
 
         If ``create`` is true, create a missing file. Raise UsageError with the message ``busy`` if another process
         holds the lock after ``wait`` seconds, UsageError if locks are unsupported, Conflict if another process removed

@@ -118,7 +118,10 @@ class MultipartUpload:
             self._thread.join()
 
     def _send_to_thread(self, part: bytes | _Abandoned | None, *, report: bool = True) -> None:
-        """Queue a part, waiting while the queue is full; if the thread has failed, raise its error, or just return."""
+        """Queue a part for the thread, waiting while the queue is full.
+
+        If the thread has failed, do nothing or raise its error.
+        """
         while True:
             if self._error is not None:
                 if report:
@@ -277,7 +280,10 @@ class Bucket(RemoteFile, WritableLocation):
         return self._put_if(data, {name: value for name, value in version.items() if value is not None})
 
     def _put_if(self, data: bytes, mode: Any) -> bool:
-        """Write the object if obstore's condition ``mode`` holds; return whether the object has ``data`` afterwards."""
+        """Write the object if obstore's condition ``mode`` is met.
+
+        Return whether the object's content is then ``data``.
+        """
         try:
             self._ask(lambda client: library().put(client, self.key, data, mode=mode))
         except ConditionFailed:

@@ -65,8 +65,8 @@ _TLS = re.compile(
 # store.
 _COMPRESSIONS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress"})
 NO_RETRIES = Retries(0)
-# Clients by process id, bucket and rule of retries; by process, because a forked process must not use its parent's
-# clients.
+# Clients by process id, bucket and rule of retries. The process id is needed because a forked process must not use its
+# parent's clients.
 _clients: dict[tuple[int, str, Retries], Any] = {}
 
 

@@ -13,7 +13,7 @@ _SIGNED = re.compile(r"(sig|signature|token|credential)=", re.IGNORECASE)
 _SECRET = re.compile(r"(AWS|AZURE|GOOGLE|GCP|HF)_.*(SECRET|TOKEN|KEY|PASSWORD|SAS)|GOOGLE_SERVICE_ACCOUNT_KEY")
 # These variables are not secret: they hold names of keys, or of files with keys.
 _PUBLIC = re.compile(r".*(_ID|_FILE|_PATH)")
-_MIN_SECRET = 8  # characters; a shorter value might be an ordinary word of a message
+_MIN_SECRET = 8  # smallest number of characters of a secret; a shorter value might be an ordinary word of a message
 
 
 def redact(text: str) -> str:

@@ -82,7 +82,9 @@ class Retries:
 
 
 def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | None = None) -> T:
-    """Call ``request`` until it does not raise Unreachable, and return its result; raise if ``waits`` is exhausted.
+    """Call ``request`` until it does not raise Unreachable, and return its result.
+
+    Raise the last Unreachable if ``waits`` is exhausted.
 
     ``waits`` yields the seconds between calls. ``since`` is ``time.monotonic()`` of the store's last bytes, or now.
     """

@@ -16,7 +16,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def is_odd(key: str) -> bool:
-    """Return whether obstore rejects a key, because it has an empty part, ".", ".." or a control character."""
+    """Return whether obstore rejects a key, because it has an empty component, ".", ".." or a control character."""
     return bool(key) and (not {"", ".", ".."}.isdisjoint(key.split("/")) or _CONTROL.search(key) is not None)
 
 
