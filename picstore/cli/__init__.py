@@ -105,7 +105,7 @@ def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
 def _hint() -> str:
     """Return the end of the message on an interruption, which says how to continue the verb.
 
-    Empty if it cannot continue.
+    The result is empty if the verb cannot continue.
     """
     return "; continue with the same command and --resume" if sys.argv[1:2] in (["convert"], ["index"]) else ""
 

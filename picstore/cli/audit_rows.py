@@ -132,7 +132,7 @@ def _counted(audited: Audit, drawn: Sequence[Any], *, only_unseen: bool) -> Rows
 
 
 def _found(audited: Audit, ids: Sequence[int], paths: Sequence[str], first: int, stop: int) -> Rows:
-    """Yield, for each id or path, a row for each dataset that has the record, or one row if no dataset has it."""
+    """Yield a row for each requested id or path and each dataset that has the record; one row if no dataset has it."""
     known: set[int | str] = set()
     for source, dataset in enumerate(audited.datasets):
         of_paths = audited.ids_of_paths(paths, source=source) if paths else {}

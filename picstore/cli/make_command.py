@@ -136,7 +136,7 @@ def _printing(function: Callable[..., Any], verb: str, *, shows_progress: bool) 
 def _argument(parameter: Parameter, parameters: Mapping[str, Parameter]) -> str | None:
     """Return the name of a positional parameter in the usage line and help texts.
 
-    None if the parameter is an option.
+    Return None if the parameter is an option.
     """
     name = _ARGUMENTS.get(parameter.name)
     return "OUT" if name == "DST" and "dataset" in parameters else name

@@ -63,7 +63,7 @@ class Binned:
     empty: Histogram
 
     def spread(self, marks: Bools) -> Binned:
-        """Return bins of ``len(marks)`` records: the i-th marked record has bin ``numbers[i]``, unmarked ones none."""
+        """Return bins of ``len(marks)`` records: the i-th marked record is in bin ``numbers[i]``, others in no bin."""
         numbers = np.full(len(marks), -1, self.numbers.dtype)
         numbers[marks] = self.numbers
         return replace(self, numbers=numbers)

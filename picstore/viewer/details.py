@@ -88,7 +88,7 @@ def answer_image(session: Session, query: Query) -> dict[str, Any]:
 def tiles_of(record: Record) -> dict[str, Any] | None:
     """Return the grid of a JPEG's restart tiles, and each tile's size in bytes, in row order.
 
-    None if tiles form no grid.
+    Return None if the tiles form no grid.
     """
     info = record.info
     mcu_width, mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)]

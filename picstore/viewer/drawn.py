@@ -31,7 +31,7 @@ DEFAULT_RECIPE = "torchvision_resnet50_v2"
 class Drawn:
     """Drawn images: each image's description (:func:`draw_views`) and pixels, uint8 (h, w, 3).
 
-    And facts about all images.
+    ``facts`` holds facts about all images.
     """
 
     images: list[dict[str, Any]]
@@ -42,7 +42,7 @@ class Drawn:
 def draw_views(
     images: Any, host: HostBatch, params: Sequence[TransformParams], output: OutputSpec, *, slots: Sequence[int]
 ) -> Drawn:
-    """Describe the images of some records of a batch, sorted by slot (number of the record), group and view.
+    """Describe the images of some records of a batch, sorted by slot (record's number in the batch), group and view.
 
     Args:
         images: arrays (3, H, W), normalized or not, nested by group of views, view and slot.
@@ -97,7 +97,10 @@ class Recipe:
 
     @classmethod
     def find(cls, given: str) -> Recipe:
-        """Return the recipe of a name, or the first list of transforms in a TOML file; raise UsageError if missing."""
+        """Return the recipe called ``given``, or the first list of transforms in the TOML file of that name.
+
+        Raise UsageError if there is neither.
+        """
         lists, options = recipes.find_recipe(given)
         return cls(given, lists[0], options)
 

@@ -71,7 +71,7 @@ class Records:
         return len(self._positions(chosen, gone)) if chosen else len(self.dataset)
 
     def positions(self, chosen: Filter, start: int, count: int, gone: threading.Event = STAYS) -> I64:
-        """Return the positions of ``count`` of a filter's matching records, beginning with match number ``start``."""
+        """Return the positions of ``count`` records that match a filter, beginning with match number ``start``."""
         if not chosen:
             return np.arange(min(start, len(self.dataset)), min(start + count, len(self.dataset)))
         return self._positions(chosen, gone)[start : start + count].astype(np.int64)

@@ -126,7 +126,7 @@ class Replay:
     def steps_of(self, run: Run, position: int, *, first: int, epochs: int) -> list[dict[str, Any]]:
         """Return, for each epoch, the rank, step and slot of each sample of a record.
 
-        None if the epoch skips the record.
+        The list of an epoch that skips the record is empty.
         """
         order, last = self.loader(run).order, first + min(epochs, _MAX_EPOCHS)
         length, drawn = order.length(first), drawn_samples(order, [self._dataset.live])
@@ -137,7 +137,7 @@ class Replay:
         return [{"epoch": epoch, "places": places} for epoch, places in found.items()]
 
     def position(self, run: Run, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return epoch and step of the last batch before ``state``, or (0, 0).
+        """Return epoch and step of the last batch that was delivered before ``state`` was saved; (0, 0) if none was.
 
         Raise UsageError if the state does not fit the dataset or the options ``run``.
         """
@@ -161,9 +161,7 @@ def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list
 
 
 def _mixed_labels(batch: Batch, slots: range) -> list[list[tuple[int, float]]]:
-    """Return, for each label that MixUp or CutMix mixed, its two largest fractions of classes.
-
-    [] if no labels are mixed.
+    """Return (class, fraction) for the two largest classes of each label that MixUp or CutMix mixed; else [].
     """
     if batch.labels.ndim == 1:
         return []

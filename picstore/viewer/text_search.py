@@ -25,7 +25,7 @@ IDLE, READING, DONE, FULL = "idle", "reading", "done", "full"
 class ExtrasRead:
     """Progress of reading extras: number of containers read, and of all.
 
-    ``full`` if the rest would take too much memory.
+    ``state`` is "full" if the remaining extras would take too much memory.
     """
 
     state: str

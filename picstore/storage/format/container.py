@@ -219,7 +219,7 @@ class Container:
     def jpeg(self, k: int) -> memoryview:
         """Return record ``k``'s image, whole or only the rows that ``held`` describes.
 
-        A view of ``buffer`` if that has it.
+        The result is a view of ``buffer`` if that has the image.
         """
         return self._blob(self.held[k])
 
