@@ -201,7 +201,7 @@ def _fractions(text: str) -> tuple[float, ...]:
 
 
 def _text(functions: Sequence[Callable[..., Any]], argument: str = "") -> str:
-    """Search the functions' docstrings in order for a description of ``argument``, or of the function if that is ""."""
+    """Return the first description of ``argument`` in the functions' docstrings; "" stands for the function itself."""
     text = next((found for each in functions if (found := _texts(each).get(argument))), "")
     other = _OTHER_VERB.search(text)
     return text if other is None else _text([load_verb(other[1])], argument)

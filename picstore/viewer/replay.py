@@ -161,8 +161,7 @@ def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list
 
 
 def _mixed_labels(batch: Batch, slots: range) -> list[list[tuple[int, float]]]:
-    """Return (class, fraction) for the two largest classes of each label that MixUp or CutMix mixed; else [].
-    """
+    """Return (class, fraction) for the two largest classes of each label that MixUp or CutMix mixed; else []."""
     if batch.labels.ndim == 1:
         return []
     values, labels = batch.labels[slots.start : slots.stop].topk(min(2, batch.labels.shape[1]))
