@@ -35,7 +35,7 @@ def cubic(distance, a):
 
 @device_function
 def _lanczos(distance):
-    """Return the value of the Lanczos filter at a distance in units of its half-width, less than 1."""
+    """Return the value of the Lanczos filter at a distance below 1, in units of the filter's half-width."""
     angle = math.pi * distance
     if angle < 1e-5:
         return 1.0
@@ -51,7 +51,10 @@ def _lanczos(distance):
 
 @device_function
 def _filter_value(distance, interpolation, a):
-    """Return a filter's value, not normalized, at a distance in units of its half-width; ``a`` is for the cubic."""
+    """Return a filter's value, not normalized, at a distance in units of its half-width.
+
+    ``a`` is the parameter of Keys' cubic, which other filters ignore.
+    """
     # NEAREST and BOX choose pixels by their centers, and give each pixel the same weight.
     if interpolation < BILINEAR:
         return 1.0
@@ -74,7 +77,7 @@ def _set_triangle(values, center, support, begin, end):
 
 @device_function
 def _set_values(values, center, support, begin, end, interpolation, antialias):
-    """Do as ``_set_triangle`` for another filter; without antialiasing, border pixels also get the values beyond."""
+    """Do what ``_set_triangle`` does for other filters; without antialiasing, border pixels add up values outside."""
     a = SHARP_CUBIC if antialias else PLAIN_CUBIC
     first, last = begin, end
     if not antialias:

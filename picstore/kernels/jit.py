@@ -171,7 +171,7 @@ def _pointer(typing: Any, address: Any, dtype: Any) -> Any:  # noqa: ARG001 - nu
 
 @device_function
 def array_at(address, size, dtype):
-    """Return memory at an address as an array, so that kernels can take lists of buffers; the caller keeps it alive.
+    """Return the memory at an address as an array, so that kernels can take lists of buffers, which callers keep alive.
 
     Args:
         address: uint64.

@@ -117,7 +117,7 @@ class KernelCache:
 
 
 def _reduce(compiled: Any) -> tuple[Any, ...]:
-    """Return the parts of a compiled kernel to store; of environments of functions, only those of picstore's functions.
+    """Return the parts of a compiled kernel to store, but no environments of functions outside of picstore.
 
     To load environments of numba's functions would import numba's modules for arrays, which takes 15 ms.
     """

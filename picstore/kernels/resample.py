@@ -99,7 +99,7 @@ def resample(
 
 @device_function
 def _source_range(first, count):
-    """Return the range (first, last + 1) of source pixels with a weight, and an output pixel's maximum count of them.
+    """Return the range (first, last + 1) of source pixels with a weight, and the largest number for one output pixel.
 
     Change the elements of ``first`` in place, so that they count from the first of these source pixels.
     """
@@ -118,7 +118,7 @@ def _source_range(first, count):
 
 @device_function
 def _copy_box(source, rows, left, top, flip, row, target):
-    """Copy a box of whole pixels without resampling; return whether all rows can be decoded."""
+    """Copy a box of whole source pixels to the output without resampling; return whether all rows could be decoded."""
     height, width = target[5], target[6]
     for y in range(height):
         if rows[1] and _decode_rows(rows[1], (_u64(rows[2]), top + y + 1)):
@@ -146,7 +146,10 @@ def _fill(fill, row, target):
 
 @device_function
 def _upside_down(target):
-    """Return the output's description upside down; rows are written in the source's order, so this flips them."""
+    """Return ``strided_image`` of the output with its rows in reverse order.
+
+    Writing to it flips the image vertically.
+    """
     turned = target.copy()
     turned[0] += (target[5] - 1) * target[2]
     turned[2] = -target[2]

@@ -110,7 +110,7 @@ def add_fill(line, fill, missing):
 
 @vector_function(3)
 def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) -> None:
-    """Transpose 8 rows of 48 samples, int16, to a group in 16 columns; rows are ``stride`` bytes apart."""
+    """Transpose 16 pixels of 8 rows, int16, ``stride`` bytes apart, to one group of 8 rows in each of 16 columns."""
     for third in range(3):
         starts = [memory.offset(memory.offset(lines, stride, k), 32 * third) for k in range(GROUP)]
         rows = [memory.load(start, 16, 16) for start in starts]
@@ -123,7 +123,7 @@ def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) 
 
 @device_function
 def interleave(lines, width, columns, group):
-    """Copy 8 rows to group ``group`` of each column; memory after the last column may be overwritten."""
+    """Copy 8 rows of pixels to group ``group`` of each column; memory after the last column may be overwritten."""
     source, target = _u64(lines.ctypes.data), _u64(columns.ctypes.data + 6 * GROUP * group)
     for x in range(0, width, PIXELS):
         _interleave_pixels(source + _u64(6 * x), _u64(2 * lines.shape[1]), target + _u64(2 * COLUMN * x))

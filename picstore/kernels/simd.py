@@ -112,7 +112,7 @@ class Vector:
         return Vector(self._builder, ir.Constant(self.value.type, list(numbers) * (count // len(numbers))))
 
     def cast(self, bits: int) -> Vector:
-        """Return the same bits as elements of ``bits`` bits."""
+        """Return this vector's bits, unchanged, as elements of ``bits`` bits."""
         count = self.value.type.count * self.value.type.element.width // bits
         return Vector(self._builder, self._builder.bitcast(self.value, ir.VectorType(ir.IntType(bits), count)))
 
@@ -132,7 +132,7 @@ class Vector:
         return even + odd
 
     def interleaved_sums(self, other: Vector, factors: Vector) -> list[Vector]:
-        """Interleave two vectors of int16 in 256 bits, then sum products with ``factors``; return both halves, int32.
+        """Interleave two vectors of int16; return ``sums_of_products`` of both halves and ``factors``, all in 256 bits.
 
         On Neon the same result is computed without interleaving.
         """
@@ -173,7 +173,7 @@ class Vector:
         return Vector(self._builder, self._builder.call(function, [self.value, other.value]))
 
     def shuffled(self, other: Vector, indices: Sequence[int]) -> Vector:
-        """Return elements by index, counted through this vector and then ``other``."""
+        """Return a vector of the elements at ``indices``, counted through this vector and then through ``other``."""
         mask = ir.Constant(ir.VectorType(ir.IntType(32), len(indices)), list(indices))
         return Vector(self._builder, self._builder.shuffle_vector(self.value, other.value, mask))
 

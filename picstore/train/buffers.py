@@ -161,7 +161,10 @@ class BufferPool:
         self._lock = threading.Lock()
 
     def borrow(self, size: int) -> memoryview:
-        """Return ``size`` bytes of memory with any content; the pool takes it back once its last view is deleted."""
+        """Return ``size`` bytes of memory with any content.
+
+        The pool reuses the memory once the last array in it is deleted.
+        """
         with self._lock:
             while self._returned:
                 insort(self._free, self._returned.pop(), key=len)

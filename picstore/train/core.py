@@ -204,7 +204,10 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def stats(self) -> Stats:
-        """Counts and times of work and waits since the loader was made; in a DataLoader's worker, of that worker."""
+        """Counts and times of work and waits since the loader was made.
+
+        In a DataLoader's worker, they are those of this worker alone.
+        """
         return self._runner.stats
 
     def __iter__(self) -> Iterator[Batch]:
@@ -379,7 +382,7 @@ def _count_classes(sources: Sequence[TrainingSource]) -> int:
 
 
 def _remote_of(options: LoaderOptions) -> Remote | None:
-    """Return the remote workers that the options ask for, if any; raise UsageError if options do not fit together."""
+    """Return the remote workers that a loader's options ask for, or None; raise UsageError if options do not fit."""
     if options["engine"] == "local":
         if options["workers"] is not None:
             refuse_workers()
@@ -390,7 +393,7 @@ def _remote_of(options: LoaderOptions) -> Remote | None:
 
 
 def _processes_of(options: LoaderOptions) -> int:
-    """Return the number of loader processes that the options give; raise UsageError if they do not fit together."""
+    """Return the number of loader processes by a loader's options; raise UsageError if the options do not fit."""
     count = options["processes"]
     if count is None:
         count = default_processes(options["threads"]) if options["engine"] == "local" else 1

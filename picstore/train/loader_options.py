@@ -204,7 +204,10 @@ def check_arguments(given: Mapping[str, Any]) -> LoaderArguments:
 
 
 def images_given(batch_size: int | None, global_batch_size: int | None, world_size: int) -> tuple[int | None, int]:
-    """Return the given batch size, and how many such batches a global batch has; raise UsageError for two sizes."""
+    """Return the batch size that was given, and how many such batches form a global batch.
+
+    Raise UsageError if both sizes are given.
+    """
     if batch_size is not None and global_batch_size is not None:
         text = f"batch_size is {batch_size} and global_batch_size {global_batch_size}"
         raise UsageError(f"{text}; give the images of a rank's batch or of all ranks' batches")

@@ -93,7 +93,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class PartValues:
-    """Ids and values of a part's records, and the records without a value; ``form`` is None if all are without."""
+    """Ids and values of a part's records, and the records without a value.
+
+    ``form`` is None if no record has a value.
+    """
 
     ids: I64
     values: Values

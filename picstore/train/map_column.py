@@ -205,7 +205,10 @@ def _run(
 
 
 def _expected_form(dataset: Dataset, column: str, ids: I64, done: Iterable[PartValues]) -> tuple[Form, str] | None:
-    """Return the form that values must have, and words for what has this form; None if any form is allowed."""
+    """Return the form (dtype and shape) that values must have, and words that say what has this form.
+
+    Return None if any form is allowed.
+    """
     for part in done:
         if part.form is not None:
             return part.form, f"record {part.ids[0]} has"

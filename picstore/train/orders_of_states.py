@@ -20,7 +20,10 @@ AnyOrder: TypeAlias = DatasetOrder | BucketOrder | MuxOrder
 
 
 def order_of_loader(order: AnyOrder, state: Mapping[str, Any]) -> AnyOrder:
-    """Return ``order`` with a state's numbers of lanes and ranks; raise UsageError if the state has other batches."""
+    """Return ``order`` with a state's number of lanes and number of ranks.
+
+    Raise UsageError if the state's training had other batches than ``order``.
+    """
     lanes, ranks = read_lanes(state), _ranks(state)
     if isinstance(order, DatasetOrder):
         shard = replace(order.shard, lanes=lanes, rank=0, world_size=ranks)

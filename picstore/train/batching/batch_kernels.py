@@ -40,7 +40,7 @@ def enter_records(places, picks, records, max_pixels):
             (0 if it has none), and of its arrays ``index``, ``held`` and ``tops`` (0 if all tops are zero); its number
             of records; and its number of segment-table entries.
         picks: int64 (3, k): for each record, index of its container, its row in the container, and its slot.
-        records: arrays of ``BatchRecords``, filled by slot: entries and held entries as bytes, tops, addresses, sizes,
+        records: arrays of ``BatchRecords``, filled by slot: ``entries`` and ``held`` as bytes, tops, addresses, sizes,
             layouts, image sizes, ids and entry points.
         max_pixels: maximum number of pixels of an image.
 
@@ -83,7 +83,10 @@ def enter_records(places, picks, records, max_pixels):
 
 @device_function
 def _find_points(entry, place, held_first, points):
-    """Set ``points``: address of the held segments' entry points, and spacing of the points in MCUs, -1 if invalid."""
+    """Write the address of the entry points of the segments in memory, and the points' distance in MCUs, to ``points``.
+
+    The distance is −1 if it is invalid.
+    """
     table = array_at(place[1], np.int64(place[6]), np.uint16)
     count, interval, first = _u32(entry, _COUNT), _u16(entry, _INTERVAL), _u32(entry, _FIRST)
     at, sampling = first + count, min(load_byte(entry + np.uint64(_SAMPLING)), 5)

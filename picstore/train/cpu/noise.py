@@ -58,7 +58,10 @@ def _random_words(key, first, uniform, angle, choice):
 
 @device_function
 def _split(bits, exponent):
-    """Split the bits of float32 numbers into exponents and, in place, bits of mantissas from sqrt(1/2) to sqrt(2)."""
+    """Split float32 numbers, given by their bits, into exponents and mantissas from sqrt(1/2) to sqrt(2).
+
+    Write the exponents to ``exponent``, and replace ``bits`` by the bits of the mantissas.
+    """
     for j in range(bits.size):
         shifted = _i32(bits[j] - _ROOT)
         exponent[j] = _f32(_i32(shifted >> _BITS))

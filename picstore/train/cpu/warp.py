@@ -1,4 +1,4 @@
-"""Affine warps of slanted images by bilinear interpolation, and of masks by nearest; soft edges.
+"""Affine warps of rotated or sheared images by bilinear interpolation, and of masks by nearest; soft edges.
 
 Half-planes meet a row of the output in an interval, so bounds are checked once for a run of pixels, not in the inner
 loops. The first inner loop gathers the four neighbors of each pixel as two 64-bit words, the only scalar part. The

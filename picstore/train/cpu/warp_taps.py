@@ -1,4 +1,4 @@
-"""Affine warps of slanted images by the nearest pixel or by bicubic interpolation, in numba.
+"""Affine warps of rotated or sheared images by the nearest pixel or by bicubic interpolation, in numba.
 
 ``warp.py`` has bilinear interpolation. Bicubic weights have 14 bits, so that no result depends on a machine's vector
 unit. 224 × 224 pixels take 0.24 ms by the nearest pixel and 2.8 ms by bicubic interpolation, in scalar code.
@@ -24,7 +24,7 @@ _i32, _u8, _u64 = np.int32, np.uint8, np.uint64
 # take ten times as long as the pixel.
 @device_function
 def _cubic_taps(position, a):
-    """Return, along an axis, the index of the first of a position's four neighbors, and the neighbors' weights."""
+    """Return, along an axis, the index of the first of a position's four neighbors, and the weights of all four."""
     near = math.floor(position - 0.5)
     away = position - 0.5 - near
     first = _i32(math.floor(cubic(1.0 + away, a) * ONE + 0.5))
@@ -68,7 +68,7 @@ def _nearest_row(source, matrix, clip, fill, line, y, run):
 
 @device_function
 def _copy_neighbors(source, clip, fill, corner, square):
-    """Copy the 4 × 4 pixels from ``corner`` on to ``square``; some may lie outside of the clip or the image."""
+    """Copy 4 × 4 pixels, the first at ``corner``, to ``square``; some may lie outside of the clip or of the image."""
     for v in range(4):
         for u in range(4):
             x, y = min(max(corner[0] + u, clip[0]), clip[2] - 1), min(max(corner[1] + v, clip[1]), clip[3] - 1)

@@ -71,7 +71,8 @@ def augment(
         geometry, program: geometry and color program of the n images.
         dtype, channels_last: dtype (uint8, float16, bfloat16 or float32) and layout of the outputs.
         factors: int (n,) or one for all, factors by which decoding divided the sides.
-        counts: numbers of images of several batches, each of which gets a block of memory of its own.
+        counts: if the n images are those of several batches, the number of images of each batch; each batch's outputs
+            then have a block of memory of their own.
 
     Returns:
         A tensor (n, 3, H, W), or a list of n tensors (3, h, w) in one block of memory if sizes differ; with ``counts``,
@@ -131,7 +132,7 @@ def _table(params: ResampleParams, phases: ColorPhases, memory: Sequence[torch.T
 def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tuple[DecodedImages, I64]:
     """Add the visible border pixels to images that repeat or mirror their borders.
 
-    Return all images, and their origins.
+    Return all images, and left and top of each image in source pixels, int64 (n, 2).
     """
     others = np.flatnonzero(geometry.border != CONSTANT).tolist()
     if not others:

@@ -181,9 +181,9 @@ def _parts(blocks: I64) -> Iterator[slice]:
 
 
 def _write_firsts(rows: I64, first: I64, count: I64) -> I64:
-    """Write the indices of each image's first block, table entry, sample, pixel, part to ``rows``.
+    """Write the indices of each image's first block, table entry, sample, pixel and part to its words in ``rows``.
 
-    Return the totals (5,).
+    Return the numbers of blocks, table entries, samples, pixel bytes and parts of all images, int64 (5,).
     """
     amounts = np.empty((len(rows), 5), np.int64)
     amounts[:, :3] = rows[:, words.BLOCKS : words.SAMPLES + 1]

@@ -241,7 +241,7 @@ def _in_box(step, y, x):
 
 @device_function
 def _index_in_box(step, y, x, channel: tl.constexpr):
-    """Return each pixel's index among the pixels (3, h, w) of the step's box, int64; arbitrary outside of the box."""
+    """Return each pixel's index among the values (3, h, w) of the step's box, int64; outside of the box, any number."""
     left, top = load_f32(step, OPERANDS).to(tl.int32), load_f32(step, OPERANDS + 1).to(tl.int32)
     width = load_f32(step, OPERANDS + 2).to(tl.int32) - left
     height = load_f32(step, OPERANDS + 3).to(tl.int32) - top

@@ -132,7 +132,7 @@ def cubic(distance, a):
 
 @device_function
 def _lanczos(distance):
-    """Return the value of the Lanczos filter at a distance in units of its half-width."""
+    """Return the value of the Lanczos filter at a distance below 1, in units of the filter's half-width."""
     near = _PI * distance < 1e-5
     angle = tl.where(near, 1.0, _PI * distance)
     u = (angle - _HALF_PI) * (angle - _HALF_PI)

@@ -45,7 +45,7 @@ def make_tables(codes, places, images, tables, LANES: tl.constexpr):
     """Compute the lookup table of each Huffman table; a program computes one table.
 
     Args:
-        codes: uint8, the symbols and counts of each image's 4 tables, (4, HUFFMAN_BYTES), which begin at the index that
+        codes: uint8, the counts and symbols of each image's 4 tables, (4, HUFFMAN_BYTES), which begin at the index that
             the image's words hold.
         places: int32, the descriptions of each image's 4 tables, (4, 4), which begin at the index that the image's
             words hold.

@@ -22,7 +22,7 @@ class ResampleParams:
     planes: I64  # (n, 3), address, and number of bytes from plane to plane and from row to row
     source_size: I64  # (n, 2), width and height
     clip: I64  # (n, 4), left, top, right, bottom
-    slanted: Bools
+    slanted: Bools  # (n,), whether an image is rotated or sheared
     flip: Bools  # (n, 2), whether to mirror along x, and along y
     window: I64  # (n, 2), number of source pixels that the filter reaches, along x and y
     taps: I64  # (n, 2), number of these pixels that can lie in the image

@@ -24,7 +24,7 @@ Filler: TypeAlias = Callable[..., BatchFiller]
 
 
 class BatchForm(ABC):
-    """Form that images have in a batch in CPU memory, with everything that depends on the form.
+    """Form of the images of a batch in CPU memory, such as pixels or JPEG streams, and what depends on the form.
 
     Attributes:
         decoded: whether host batches hold decoded images rather than streams.
@@ -156,5 +156,5 @@ _OF_DECODERS = {"cpu": "pixels", "picstore": "segments"}
 
 
 def form_of_decoder(decoder: str) -> str:
-    """Return the name of the form that a decoder takes as input."""
+    """Return the key in ``FORMS`` of the form in which a decoder takes a batch's images."""
     return _OF_DECODERS.get(decoder, "streams")

@@ -107,10 +107,10 @@ class Prefetcher:
     def request(
         self, uses: dict[ContainerKey, ContainerUse], *, wait: bool
     ) -> dict[ContainerKey, Future[ReadResult]] | None:
-        """Request the containers of a batch: read those that are not held, and return the futures of all.
+        """Request the containers of a batch: read containers that are not in memory, and return the futures of all.
 
         Args:
-            uses: the batch's uses, by key; entries of containers that are neither needed nor held are removed.
+            uses: the batch's uses, by key; entries of containers that are neither needed nor in memory are removed.
             wait: whether to wait until the budget allows the batch, which requires that all earlier batches get
                 released.
 
@@ -256,7 +256,7 @@ class Prefetcher:
     def _count_memory(
         self, calls: Sequence[tuple[ContainerKey, Future[ReadResult]]], results: Sequence[ReadResult]
     ) -> None:
-        """Count the actual memory of read containers, not the estimate; note that a reader will hand them over."""
+        """Count the actual memory of read containers, not the estimate; note that a reader will hand these over."""
         with self._changed:
             self._handing_over += 1
             for (key, future), result in zip(calls, results, strict=True):

@@ -165,7 +165,10 @@ def sine_cosine(degrees: F64) -> tuple[F64, F64]:
 
 
 def _expanded(linear: F64, shift: F64, size: I64) -> I64:
-    """Return sizes, int64 (n, 2), of the canvases that hold mapped canvases; excess below 1e-4 pixels is cut off."""
+    """Return sizes, int64 (n, 2), of new canvases that hold the mapped canvases.
+
+    Excess below 1e-4 pixels is cut off.
+    """
     half = size / 2
     offset = shift + _times(linear, half) - half  # how far the map displaces the center
     extent = _times(np.abs(linear), half)

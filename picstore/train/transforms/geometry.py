@@ -219,7 +219,7 @@ class Geometry:
         """int64 (n, 4): left, top, right, bottom of the positions within the clip that the filter can use."""
         widened = np.where(self.minifies[:, None], np.maximum(self.scale, 1.0), 1.0)
         half_width = np.array(HALF_WIDTHS)[self.interpolation, None]
-        # A slanted image is first reduced, then interpolated, so the half-widths of both filters add up.
+        # A rotated or sheared image is first reduced, then interpolated, so the half-widths of both filters add up.
         steps = np.where(self.upright[:, None] | (widened <= 1), half_width, half_width + np.minimum(half_width, 2.0))
         support = widened * steps
         low = np.clip(np.floor(self.box[:, :2] - support), -_LIMIT, _LIMIT).astype(np.int64)
@@ -282,7 +282,7 @@ class Geometry:
         frame = (linear[:, :, :, None] * maps[:, None]).sum(axis=2)
         frame[:, :, 2] += self.frame[:, :, 2]
         frame[:, :, :2] *= size[:, None, :]
-        # An upright image ends at its clip. A slanted image ends only at edges, so the clip must become edges.
+        # An upright image ends at its clip. A rotated image ends only at edges, so the clip must become edges.
         edges = append_edges(self.edges, self._exceeds_clip, lambda: clip_edges(self.clip, self.scale))
         edges = np.concatenate([edges, canvas_edges(self.matrix, self.size)], axis=1)
         return replace(self, frame=frame, size=size, edges=edges)
