@@ -75,12 +75,12 @@ EXTRA_MODULES = ("lightning",)
 
 
 def modules_by_name(*tables: dict[str, str]) -> dict[str, str]:
-    """Map names to their modules, given tables that map each module to its names, separated by spaces."""
+    """Map each name to its module, given tables that map a module to its names, separated by spaces."""
     return {name: module for table in tables for module, names in table.items() for name in names.split()}
 
 
 def load_lazily(package: str, namespace: dict[str, Any], modules: dict[str, str]) -> Callable[[str], Any]:
-    """Return a ``__getattr__`` for a public module, which imports a name on first use and adds it to ``namespace``."""
+    """Return a module's ``__getattr__``, which imports a public name on first use and adds it to ``namespace``."""
 
     def load(name: str) -> Any:
         if name not in modules:

@@ -22,6 +22,6 @@ AnyArray = TypeVar("AnyArray", bound=Array)
 
 
 def read_only(array: AnyArray) -> AnyArray:
-    """Make an array read-only, because several objects share it, and return it."""
+    """Make an array that several objects share read-only, and return the array."""
     array.setflags(write=False)
     return array

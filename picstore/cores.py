@@ -49,7 +49,7 @@ def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
 
 
 def _quotas_above(root: str, mounted: Path, group: str) -> Iterator[float]:
-    """Yield the CPU quotas, in cores, of a control group and of all groups above it, up to the mounted group.
+    """Yield the CPU quotas, in cores, of ``group`` and of all control groups above it, up to the mounted group.
 
     In a container, ``group`` may be a path on the host; then only the mounted group, which is the container's, is read.
 

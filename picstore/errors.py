@@ -68,7 +68,7 @@ class Truncated(Damage):
 
 
 class Corrupt(Damage):
-    """Error because stored bytes are wrong: a checksum, a magic number or a field does not match."""
+    """Error raised if stored bytes are wrong: a checksum, a magic number or a field does not match."""
 
 
 class Changed(Damage):
@@ -106,7 +106,7 @@ class TooManyFailures(PicstoreError):
 
 
 def counted(number: int, noun: str, verb: str = "") -> str:
-    """Return a number with its noun, and verb if given, for a message: ``"1 rank"``, ``"2,000 ranks are"``."""
+    """Return a number with its noun and, if given, a verb, for a message: ``"1 rank"``, ``"2,000 ranks are"``."""
     if number == 1:
         noun, verb = f" {noun}", verb and f" { {'are': 'is', 'have': 'has'}.get(verb, verb + 's') }"
     else:

@@ -31,7 +31,7 @@ class DataModule(LightningDataModule):
             partial have precedence.
 
     Attributes:
-        loaders: most recently created loaders, by stage: ``"train"``, ``"val"``, ``"test"``, ``"predict"``.
+        loaders: most recently created loader of each stage, by name: ``"train"``, ``"val"``, ``"test"``, ``"predict"``.
 
     Raises:
         UsageError: a loader that the trainer requests has no length.
@@ -74,7 +74,10 @@ class DataModule(LightningDataModule):
         return loader
 
     def _placement(self) -> dict[str, Any]:
-        """Return the ``rank``, ``world_size`` and ``device`` to give to a loader; {} without a trainer."""
+        """Return the arguments ``rank``, ``world_size`` and ``device`` of a loader, from the trainer.
+
+        Return {} without a trainer.
+        """
         if self.trainer is None:
             return {}
         shard = self.trainer.distributed_sampler_kwargs or {"rank": 0, "num_replicas": 1}

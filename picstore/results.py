@@ -176,7 +176,7 @@ class VerifyResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteResult(Result):
-    """Result of ``delete``: new UUID of the dataset, number of remaining images, and of images deleted by this call."""
+    """Result of ``delete``: the dataset's new UUID, number of remaining images, and number deleted by this call."""
 
     dataset: str
     uuid: str
@@ -298,7 +298,7 @@ class InfoResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Near-duplicate: an image's id, and the number of bits in which its hash differs from the group image's."""
+    """Near-duplicate in a group: its id, and the number of bits in which its hash differs from the group image's."""
 
     id: int
     distance: int
@@ -306,7 +306,7 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateGroup:
-    """Image (the lowest id of its group, or an id of the other dataset) and its near-duplicates by ascending id."""
+    """Group's image (of the lowest id, or of the other dataset), and the image's near-duplicates by ascending id."""
 
     id: int
     duplicates: list[Duplicate]
@@ -359,7 +359,7 @@ class SharedImages:
         distance: largest number of bits, of 64, in which hashes of near-duplicates differ.
         shared: number of images of the first dataset that the other dataset has too.
         repeated, other_repeated: number of near-duplicates within each dataset.
-        groups: images of the other dataset, each with its near-duplicates in the first.
+        groups: images of the other dataset, each with its near-duplicates in the first dataset.
     """
 
     distance: int
@@ -492,8 +492,8 @@ class MapResult(Result):
         column: name of the column that was written.
         uuid: UUID of the dataset's version that has the column.
         images: number of images for which the function was to return values.
-        values: number of these images that have a value.
-        form: type of a value, such as "text", "float32" or "float32 of shape (512,)"; None if there is no value.
+        values: number of images that have a value.
+        form: type of a value, such as "text", "float32" or "float32 of shape (512,)"; None if no image has a value.
         failed: number of images without a value, because they are damaged or the function raised an exception.
         reasons: number of images without a value by reason; the most frequent reason first.
         ledger: file with a line for each image without a value; None if all images have a value.

@@ -67,7 +67,7 @@ def key(*words: int) -> int:
 
 
 def keys(k: Words, words: U64) -> U64:
-    """Hash each word with ``k``, a key or an array of keys, to a key: ``keys(key(a), [b])[0] == key(a, b)``."""
+    """Hash each of ``words`` with ``k``, a key or array of keys, to a key: ``keys(key(a), [b])[0] == key(a, b)``."""
     with np.errstate(over="ignore"):
         return _mix(np.bitwise_xor(words, np.asarray(k, np.uint64) + np.uint64(GOLDEN)))
 
@@ -103,7 +103,7 @@ def permutation(k: int, n: int) -> I64:
 
 
 def permutations(k: U64, counts: I64) -> list[I64]:
-    """Draw a :func:`permutation` for each key and its count; all are drawn in one operation."""
+    """Draw a :func:`permutation` for each key and its count, all of them in one NumPy operation."""
     ends = np.cumsum(counts)
     owner = np.repeat(np.arange(len(counts)), counts)
     counters = np.arange(len(owner)) - (ends - counts)[owner]

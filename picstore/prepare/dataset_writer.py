@@ -193,7 +193,7 @@ class Writer:
         return appended
 
     def _spec(self, name: str, first: bytes | Array) -> MapSpec:
-        """Return the specification of the maps called ``name``, which the first map of the name determines."""
+        """Return the specification of the maps called ``name``; the first map added under the name determines it."""
         with self._specs_lock:
             if name not in self._specs:
                 try:
@@ -239,7 +239,10 @@ class Writer:
             )
 
     def _number_of(self, label: int | str) -> int:
-        """Return the class number of a label, given as number or name; raise UsageError if the class is unknown."""
+        """Return the class number of a label that is a number or a class name.
+
+        Raise UsageError if the class is unknown.
+        """
         if isinstance(label, str):
             if label not in self._classes:
                 known = f"its classes are {reprlib.repr(list(self._classes))}" if self._classes else "it has no classes"

@@ -66,7 +66,7 @@ class QualityReport:
     failed: int
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each of ``settings``: mean bytes, fraction saved, mean PSNR and SSIM, and low SSIM."""
+        """Return a row for each of ``settings``: mean bytes, fraction of bytes saved, mean PSNR, mean and low SSIM."""
         rows = []
         for settings, images in zip(self.settings, zip(*self.images, strict=True), strict=False):
             size = sum(image.bytes for image in images)
@@ -133,7 +133,7 @@ def settings_to_measure(encode: EncodeSettings) -> tuple[EncodeSettings, ...]:
 
 
 def sample_numbers(inputs: int, count: int, *, seed: int) -> list[int]:
-    """Draw ``count`` ascending indices below ``inputs``, one from each of ``count`` intervals of equal length."""
+    """Draw ``count`` ascending indices below ``inputs``, one at random from each of ``count`` equal intervals."""
     count = min(count, inputs)
     edges = [inputs * k // max(1, count) for k in range(count + 1)]
     drawn = rng.unit(rng.key(rng.MEASURE, seed), np.arange(count))
@@ -141,7 +141,7 @@ def sample_numbers(inputs: int, count: int, *, seed: int) -> list[int]:
 
 
 def measure_image(task: _Task, on_progress: ProgressCallback) -> tuple[int, tuple[ImageQuality, ...]] | str:
-    """Return the size in bytes of an image's file and the measurements, or ``"lossless"``, or the reason of failure."""
+    """Return an image file's size in bytes and its measurements, or ``"lossless"``, or the message of a failure."""
     try:
         data = read_input(task.source)
         with worker_processes.time_limit(task.image_timeout):
@@ -205,7 +205,7 @@ def _ssim_map(x: F32, y: F32) -> F32:
 
 
 def _blur(plane: F32) -> F32:
-    """Return the weighted mean over each window that lies inside a plane."""
+    """Return the Gaussian-weighted mean of each window of a plane that lies inside the plane."""
     for axis in (0, 1):
         size = plane.shape[axis] - 2 * _RADIUS
         plane = np.moveaxis(plane, axis, 0)

@@ -110,7 +110,7 @@ def _try(state: dict[str, Any], dataset: Any, options: dict[str, Any]) -> Audit 
 
 
 def _audit(state: dict[str, Any], dataset: Any, options: dict[str, Any]) -> Audit:
-    """Return the audit of a state; raise UsageError if the dataset or options are not those of the state's Loader."""
+    """Return the Audit of a Loader's state; raise UsageError if dataset or options are not those of that Loader."""
     from picstore.train.audited import Audit
     from picstore.train.orders_of_states import order_of_loader, order_of_state
 
@@ -195,7 +195,10 @@ def _open_trained(given: Any, identity: Any, options: Mapping[str, Any]) -> tupl
 
 
 def _reopen(dataset: Dataset) -> Dataset:
-    """Open the latest version of an open dataset; return the dataset itself if it is joined or cannot be opened."""
+    """Return the latest version of an open dataset.
+
+    Return the dataset itself if it is joined or its latest version is unreadable.
+    """
     from picstore.storage.dataset import Dataset
     from picstore.storage.location.resolve import Location
 

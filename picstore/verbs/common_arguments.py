@@ -42,7 +42,7 @@ def open_engine(engine: str, workers: int | None) -> AbstractContextManager[Engi
 
 
 def count_workers(workers: int | None) -> int:
-    """Return a number of workers, by default the number of cores; raise UsageError unless the number is positive."""
+    """Return ``workers``, by default the number of cores; raise UsageError unless the number is positive."""
     from picstore.cores import count_cores
 
     require_range("workers", workers, 1)
@@ -60,12 +60,12 @@ def require_range(name: str, value: Any, low: int, high: int | None = None) -> N
 
 
 def given_arguments(arguments: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the arguments whose names are in ``names``, except arguments that are None."""
+    """Return those of ``arguments`` whose names are in ``names`` and whose values are not None."""
     return {name: arguments[name] for name in names if arguments.get(name) is not None}
 
 
 def encode_settings(arguments: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> EncodeSettings:
-    """Return the settings of the JPEGs: the given arguments, and for others the ``stored`` settings or the defaults.
+    """Return a verb's encode settings: its arguments that are not None, else ``stored`` settings, else defaults.
 
     Raises:
         UsageError: a setting is out of range.
@@ -79,7 +79,7 @@ def encode_settings(arguments: Mapping[str, Any], stored: Mapping[str, Any] | No
 
 
 def start_fork_server(settings: EncodeSettings) -> None:
-    """Start the server process that loads the kernels that these settings need, and that forks the worker processes."""
+    """Start the server process, which loads the kernels that encode settings need, and then forks worker processes."""
     from picstore.prepare.convert.kernel_warmup import start_fork_server
 
     start_fork_server(settings, "picstore.verbs.warm:compile_on_first_use")
@@ -124,7 +124,7 @@ def open_selection(
         source: a dataset or a sequence of datasets, each a path, a URL or an open dataset.
         where: condition on a record's columns, in SQL; None for all records.
         split: fractions of the records in the parts of a random split; None for no split.
-        part: number of the selected part, counted from 1.
+        part: number of the part of ``split`` to select; 1 is the first.
         root: folder of the images, if a dataset is an index of images.
 
     Raises:

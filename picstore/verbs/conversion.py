@@ -37,14 +37,14 @@ _SOURCE = (
 def open_inputs(
     source: Where, arguments: Mapping[str, Any], engine: Engine, maps: Sequence[MapRequest] = ()
 ) -> Listing:
-    """List the inputs of a source, read as the arguments of a verb say."""
+    """List the inputs of a source; ``arguments`` are the verb's arguments that say how to read the source."""
     options = given_arguments(arguments, _SOURCE)
     fields = tuple(each.name for each in maps if not each.files)
     return open_source(source, engine=engine, maps=fields, **{**options, "hidden": options["hidden"] or None})
 
 
 def dataset_shape(arguments: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> DatasetShape:
-    """Return the sizes and layout of a dataset: the given arguments, and for others the ``stored`` values or defaults.
+    """Return a dataset's streams, sizes and seed: arguments that are not None, else ``stored`` values, else defaults.
 
     Raises:
         UsageError: an argument is out of range.
@@ -58,12 +58,12 @@ def dataset_shape(arguments: Mapping[str, Any], stored: Mapping[str, Any] | None
 
 
 def require_apart_from_source(out: Where, source: Where) -> None:
-    """Raise UsageError if a destination contains its source or the images of a source index, or is inside of either."""
+    """Raise UsageError if a destination contains, or lies in, the source or the folder of a source index's images."""
     require_apart(out, (source, *indexed_folder(source)))
 
 
 def parse_limit(max_errors: int | str) -> Callable[[int], float]:
-    """Parse ``max_errors``, such as ``10`` or ``1%``; return a function from number of inputs to allowed failures.
+    """Parse ``max_errors``, such as ``10`` or ``1%``; return a function from the number of inputs to the limit.
 
     Raises:
         UsageError: the text is neither a number nor a percentage.

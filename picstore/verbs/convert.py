@@ -72,7 +72,7 @@ def convert(
 
     Args:
         source: path or URL of the images.
-        out: path or URL of the dataset, which does not exist or is empty.
+        out: path or URL of the dataset, which must not exist or must be empty.
         kind: format of SRC: auto (look at SRC), folder (a sub-folder per class), list (lines `path label`), table (CSV
             or JSONL), imagenet (a tar per synset), coco, voc, yolo, webdataset, mds, litdata, ffcv, parquet, lmdb,
             hdf5, recordio, tfrecord, picpoc, index (of `picstore index`), or a source of another package.
@@ -178,7 +178,7 @@ def convert(
 
 
 def _stored_settings(source: Where, out: Where) -> dict[str, Any]:
-    """Return the settings with which a dataset was converted, ``encode``, ``shape`` and ``maps``, by name."""
+    """Return, by name, the settings ``encode``, ``shape`` and ``maps`` with which a dataset was converted."""
     from picstore.storage.location.resolve import locate
     from picstore.storage.manifest import read_manifest
     from picstore.verbs.conversion import require_apart_from_source
@@ -190,7 +190,7 @@ def _stored_settings(source: Where, out: Where) -> dict[str, Any]:
 
 
 def _with_parameters_of(function: Callable[P, R], *without: str) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Return a decorator that gives a function the signature of ``function``, except the parameters ``without``."""
+    """Return a decorator that gives a function the signature of ``function`` without the parameters ``without``."""
 
     def decorate(decorated: Callable[..., R]) -> Callable[P, R]:
         whole = inspect.signature(function)

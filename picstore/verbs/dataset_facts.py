@@ -63,7 +63,7 @@ def describe(dataset: Dataset, display: Display) -> InfoResult:
 
 
 def _histograms(counts: RecordCounts, indexes: Sequence[Table], dataset: Dataset) -> dict[str, Any]:
-    """Build a histogram of the classes of all records, and histograms of width, height and bytes of sampled records.
+    """Build the histogram of all records' classes, and the histograms of sampled records' width, height and bytes.
 
     Each histogram states how many ``records`` it counts, and in how many ``containers`` they are stored.
     """
@@ -88,7 +88,7 @@ def _histograms(counts: RecordCounts, indexes: Sequence[Table], dataset: Dataset
 
 
 def _count_labels(dataset: Dataset, indexes: Sequence[Table], display: Display) -> RecordCounts:
-    """Count all records by label: in the given tables if they are of all containers, else by reading all containers."""
+    """Count all records by label: from the given tables if they cover all containers, else from the dataset."""
     if len(indexes) == len(dataset.rows):
         return RecordCounts.of(Counter(label for index in indexes for label in index["label"].tolist()))
     why = "for a selection" if isinstance(dataset.live, SelectedRecords) else "here; `picstore repair` keeps them"
@@ -99,7 +99,7 @@ def _count_labels(dataset: Dataset, indexes: Sequence[Table], display: Display) 
 
 
 def _reading(dataset: Dataset) -> dict[str, Any]:
-    """Return the number of bytes that an epoch reads, and an estimate of that number for a shuffled copy."""
+    """Return the number of bytes that an epoch reads from this dataset, and an estimate of it for a shuffled copy."""
     size, counts = dataset.rows["size"].astype(int), dataset.live.counts
     copied = size * counts / dataset.rows["records"].clip(1)
     return {"read_bytes": int(size[counts > 0].sum()), "copy_bytes": int(copied.sum())}

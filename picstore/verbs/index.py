@@ -52,7 +52,7 @@ def index(
 
     Args:
         source: path or URL of the images.
-        out: path or URL of the index, which does not exist or is empty.
+        out: path or URL of the index, which must not exist or must be empty.
         kind, root, synsets, annotations, image_field, label_field: see :func:`picstore.convert`.
         split, targets, hidden, classes: see :func:`picstore.convert`.
         shuffle: let each container, which is read at once, refer to images from all of SRC instead of to neighbors.

@@ -144,7 +144,7 @@ def map(  # noqa: A001 - the name of the public function
 
 
 def _name(function: Any) -> str:
-    """Return the name of a function; a resumed run must have a function of the same name."""
+    """Return the name by which a resumed run recognizes the function of the interrupted run."""
     named = function if hasattr(function, "__qualname__") else getattr(function, "func", type(function))
     return f"{named.__module__}.{named.__qualname__}"
 

@@ -37,7 +37,7 @@ def shuffle(
 
     Args:
         source: a dataset, or several; an open dataset may have a selection, and edits that are not saved.
-        out: path or URL of the copy, which does not exist or is empty.
+        out: path or URL of the copy, which must not exist or must be empty.
         method: shuffling method. transpose: permute each file and transpose streams × files; one read, one write.
             uniform: draw for each image a new file and a position in the file; two reads, two writes.
         seed: random seed.

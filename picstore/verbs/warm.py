@@ -53,7 +53,7 @@ def _kernels_of_convert() -> list[Any]:
 
 
 def compile_on_first_use() -> None:
-    """Compile the kernels for converting and training, if this machine lacks compiled kernels for every conversion.
+    """Compile the kernels for converting and training if this machine lacks a kernel that every conversion needs.
 
     The fork server of a conversion calls this first, so that the kernels that the Loader will need are compiled in the
     same run, in parallel. Nothing is compiled if torch is not installed.

@@ -35,7 +35,7 @@ _NUMBER = struct.Struct("q")
 
 
 class Forked:
-    """Process forked by the server, and the parent's end of the socket to it."""
+    """Process that the server forked, and this process's end of the socket between both."""
 
     def __init__(self, connection: Connection, status: int) -> None:
         self.connection, self._status = connection, status
@@ -197,7 +197,7 @@ def _tell(descriptor: int, number: int) -> None:
 
 
 def _report_ends(running: dict[int, int]) -> None:
-    """Report the exit status of each ended child to the process that waits for it."""
+    """Send the exit status of each child that has ended to the process that waits for the child."""
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:

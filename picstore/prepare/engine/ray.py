@@ -144,7 +144,7 @@ def _require_loopback() -> None:
 
 
 def cluster_resources() -> dict[str, float]:
-    """Return the amount of each resource in the cluster, such as ``"CPU"`` or bytes of ``"object_store_memory"``."""
+    """Return the amount of each of the cluster's resources by name, such as ``"CPU"`` or ``"memory"`` (in bytes)."""
     with _reaching_cluster():
         return dict(import_ray().cluster_resources())
 
@@ -188,5 +188,5 @@ def import_ray(of: str = "--engine ray") -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """Return the type of an error that Ray raised, and the first line of its message."""
+    """Return a string with the type of an error that Ray raised and the first line of the error's message."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

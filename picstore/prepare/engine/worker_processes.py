@@ -196,7 +196,7 @@ def _start_task(
 
 
 def _receive_message(worker: _Worker[T], on_progress: ProgressCallback) -> tuple[bool, Any]:
-    """Receive a message from a worker; return whether the worker's task has ended, and the task's result."""
+    """Receive a message from a worker; return whether the worker's task has ended, and the task's result or Died."""
     try:
         kind, value = worker.process.connection.recv()
     except (EOFError, OSError):
@@ -211,7 +211,7 @@ def _receive_message(worker: _Worker[T], on_progress: ProgressCallback) -> tuple
 
 
 def _serve_tasks(function: Callable[[T, ProgressCallback], R], connection: Connection) -> None:
-    """Run the tasks that come through a pipe; main function of a worker process."""
+    """Run tasks received through a pipe until it is closed; main function of a worker process."""
     capture_stderr()
     # Ctrl-C signals the whole process group, but only the parent process must react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -230,7 +230,7 @@ def _serve_tasks(function: Callable[[T, ProgressCallback], R], connection: Conne
 
 
 class _ProgressMeter:
-    """Sender of progress messages, at most one per ``_PROGRESS_SECONDS``."""
+    """Sender of a task's progress messages, at most one message per ``_PROGRESS_SECONDS``."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

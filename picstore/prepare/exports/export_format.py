@@ -86,7 +86,10 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def describe(self, outline: Outline) -> Any:
-        """Return what :meth:`divide` needs to know of a record, often its size in bytes; called in tasks."""
+        """Return what :meth:`divide` needs to know about a record, in most formats its size in bytes.
+
+        Called in tasks.
+        """
 
     def divide(self, described: Sequence[Any]) -> list[Part]:
         """Divide the records, described by :meth:`describe`, into parts, by default of about ``shard_size`` bytes."""
@@ -106,7 +109,7 @@ class ExportFormat(ABC):
 
 
 def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[Part]:
-    """Divide records of given sizes into shards; with ``exceed``, the last may end beyond ``shard_size``."""
+    """Divide records of given sizes into shards; if ``exceed``, a shard's last record may end beyond ``shard_size``."""
     counts: list[int] = []
     held = 0
     for size in sizes:
@@ -120,7 +123,7 @@ def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[
 
 
 def close_gaps(path: Callable[[int], Path], written: Sequence[Any]) -> None:
-    """Rename the parts' files to consecutive numbers, because a part without undamaged records has no file."""
+    """Rename parts' files so that their numbers are consecutive, because a part without sound records has no file."""
     there = (number for number, result in enumerate(written) if result is not None)
     for number, old in enumerate(there):
         if old != number:

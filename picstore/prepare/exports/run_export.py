@@ -41,7 +41,7 @@ from picstore.storage.location.atomic_file import make_folder, sync, sync_folder
 from picstore.storage.location.resolve import locate, map_concurrently
 
 _UNFINISHED = ".unfinished"  # begins with a dot, because no class folder does
-_TASKS_A_WORKER = 4  # number of tasks per worker to read indexes
+_TASKS_A_WORKER = 4  # number of tasks per worker, for tasks that read containers' indexes
 # Smallest number of bytes of JPEGs per writing task, because two tasks with records of one container both read it
 # whole.
 _TASK_SIZE = 64 << 20
@@ -334,7 +334,7 @@ def _read_records(task: WriteTask) -> Iterator[Record | None]:
 
 
 def _with_columns(record: Record) -> Record:
-    """Return a record with column values added to its extra; unchanged if the extra is neither an object nor null."""
+    """Return a record with its columns' values added to its extra, unless the extra is neither an object nor null."""
     extra = record.extra if record.columns else None
     if not record.columns or not isinstance(extra, (dict, type(None))):
         return record

@@ -28,7 +28,10 @@ _PART_SIZE = 32 << 20  # bytes of JPEGs per part
 
 
 class _Wish(NamedTuple):
-    """Properties of a record that decide its path; ``stem`` is the name it should get, ``size`` its JPEG's bytes."""
+    """Properties of a record that decide its path.
+
+    ``stem`` is the preferred name, ``size`` the JPEG's size in bytes.
+    """
 
     label: int
     id: int

@@ -23,7 +23,7 @@ from picstore.prepare.exports.export_format import (
 from picstore.prepare.exports.safe_names import attachment_names
 from picstore.storage.format.record import Record
 
-_BLOCK = 512  # bytes of a tar's block
+_BLOCK = 512  # size in bytes of a tar's blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from picstore.prepare.image.pixel_conversion import join_strips, resize, to_rgb_
 from picstore.prepare.image.size_limits import check_size
 from picstore.prepare.image.tiff import read_layout, read_tags
 
-# Largest number of pixels of a JPEG for picstore's own decoder, which keeps 12 bytes per pixel for later images.
+# Largest number of pixels of a JPEG to decode by picstore's own decoder, which keeps 12 bytes of memory per pixel.
 _MAX_OWN_PIXELS = 1 << 24
 
 
@@ -44,7 +44,7 @@ class Decoded:
 
     Attributes:
         image: mode "L" or "RGB", or RGB as uint8 (height, width, 3); upright, of the size that the settings ask for.
-        origin: kind of the source, such as "PNG" or "progressive JPEG", or "resize"; it is the reason for re-encoding.
+        origin: reason for re-encoding: the kind of the source, such as "PNG" or "progressive JPEG", or "resize".
         coordinates: map from the source's pixels to the pixels of ``image``.
     """
 
@@ -89,7 +89,7 @@ def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
 
 
 def _reduced_bits(kind: str, data: bytes) -> str:
-    """Return the remark that the samples of a PNG or TIFF were reduced to 8 bits; empty if they were not."""
+    """Return a remark if the samples of a PNG or TIFF were reduced to 8 bits, else an empty string."""
     bits = data[24] if kind == "PNG" else 8
     if kind == "TIFF":
         with contextlib.suppress(Exception):  # Some TIFFs that Pillow reads have tags that ``read_layout`` rejects.

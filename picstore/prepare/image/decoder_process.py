@@ -137,7 +137,7 @@ def _describe_end(status: int) -> str:
 
 
 class _DecoderProcess:
-    """Decoder process and this process's end of the socket to it."""
+    """Decoder process, and this process's end of the socket between both."""
 
     def __init__(self) -> None:
         self.connection, theirs = Pipe()
@@ -154,7 +154,10 @@ class _DecoderProcess:
             )
 
     def ask(self, request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], Connection]:
-        """Send a request and a file; return the reply's header, and the connection that will deliver the pixels."""
+        """Send a request and a file.
+
+        Return the header of the reply, and the connection from which to read the pixels.
+        """
         self.connection.send_bytes(json.dumps(request).encode())
         self.connection.send_bytes(data)
         reply: dict[str, Any] = json.loads(self.connection.recv_bytes(_MAX_HEADER))
@@ -184,7 +187,7 @@ def _close_all() -> None:
 
 
 def _forget_all() -> None:
-    """Forget the parent's decoder processes in a child process after a fork."""
+    """Forget, in a forked child process, the decoder processes of the parent process."""
     global _idle, _lock
     for process in _idle:
         process.connection.close()

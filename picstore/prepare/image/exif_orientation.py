@@ -51,7 +51,7 @@ class CoordinateMap:
         return self.upright_size[::-1] if self.orientation in _MIRRORED else self.upright_size
 
     def map_points(self, points: F64, *, rotate: bool) -> F64:
-        """Map points (k, 2) of the upright image, or of the raw image if ``rotate`` is true, to the stored image."""
+        """Map points (k, 2) from pixels of the upright image, or of the raw image if ``rotate``, to stored pixels."""
         if rotate:
             swapped = points[:, ::-1]
             points = np.where(_MIRRORED[self.orientation], np.array(self.upright_size) - swapped, swapped)

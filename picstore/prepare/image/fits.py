@@ -91,7 +91,7 @@ def read_image(data: bytes, *, max_pixels: int) -> Image.Image:
 
 
 def _iterate_units(data: bytes) -> Iterator[_Unit]:
-    """Yield the primary unit, then the extensions that hold images."""
+    """Yield the file's primary unit, then each extension that holds an image."""
     at = 0
     while at < len(data):
         cards: dict[str, str] = {}
@@ -116,7 +116,7 @@ def _iterate_units(data: bytes) -> Iterator[_Unit]:
 
 
 def _reduce(stored: npt.NDArray[Any], unit: _Unit, bits: int) -> Iterator[tuple[tuple[int, int], U8]]:
-    """Yield, for each strip of a picture, (left, top) of the strip, and its values reduced to 8 bits."""
+    """Yield for each strip of a picture its position (left, top), and its values reduced to 8 bits."""
     factor, zero = unit.real("BSCALE", 1), unit.real("BZERO", 0)
     blank = unit.integer("BLANK") if bits > 0 and "BLANK" in unit.cards else None
     size = stored.shape[1], stored.shape[0]

@@ -26,7 +26,7 @@ from picstore.prepare.image.size_limits import check_jpeg_xl, check_size, check_
 # them.
 EXCLUDED_FROM_PILLOW = frozenset({"EPS", "JXL", "BUFR", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"})
 
-# Formats that Pillow decodes without releasing Python's lock: 64 million pixels take 6 s, or 170 s in Python code.
+# Formats during whose decoding Pillow holds Python's lock: 64 million pixels take 6 s, or 170 s in Python code.
 _HOLDS_LOCK = frozenset({"JPEG2000", "QOI"})
 
 _TIFF_SUBFILE_TYPE, _TIFF_SUB_IFDS, _DNG_VERSION = 254, 330, 50706
@@ -110,7 +110,7 @@ def _pillow_formats(*, but: Iterable[str] = ()) -> list[str]:
 
 
 def _explain(data: bytes, formats: list[str], error: Exception) -> str:
-    """Return why Pillow could not open a file: it does not know the format, or the file's header is damaged."""
+    """Return the reason why Pillow could not open a file: an unknown format, or a damaged header."""
     for each in formats:
         accept = Image.OPEN[each][1]
         if accept is not None and accept(data[:16].ljust(16, b"\0")) is True:
@@ -188,7 +188,7 @@ def _without_exif(image: Image.Image) -> Image.Image:
 
 
 def _is_misread_by_pillow(data: bytes) -> bool:
-    """Return whether a file is a JPEG 2000 that Pillow misreads; raise ImageError if ImageMagick misreads it too.
+    """Return whether a file is a JPEG 2000 that Pillow misreads; raise ImageError if ImageMagick would misread it too.
 
     In pictures of two to four components, Pillow rounds the largest samples of more than 8 bits up to 256, which turns
     white into black. Pillow shifts samples of fewer bits, which turns white into grey.

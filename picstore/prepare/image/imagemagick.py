@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wand.image import Image as WandImage
 
 # fmt: off
-# Coder, offset in the file, and possible bytes there. The first match decides.
+# ImageMagick's name of a coder, offset in the file, and the bytes that may stand there. The first match decides.
 _MAGIC: tuple[tuple[str, int, tuple[bytes, ...]], ...] = (
     ("psd", 0, (b"8BPS",)), ("exr", 0, (b"\x76\x2f\x31\x01",)), ("hdr", 0, (b"#?RADIANCE", b"#?RGBE")),
     ("jxl", 0, (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")),
@@ -52,7 +52,7 @@ _RAW = frozenset({
 _OWN_NAME = ("aai", "avs", "cut", "mac", "mtv", "otb", "palm", "pcx", "rgf", "rla", "sct", "tim", "wbmp")
 # fmt: on
 
-# Coders of formats without a magic number, by the extension of the file's name.
+# ImageMagick's coders of formats without a magic number, by the extension of the file's name.
 _EXTENSIONS = {
     **dict.fromkeys(_RAW, "dng"),
     **dict.fromkeys(("tga", "icb", "vda", "vst"), "tga"),
@@ -65,7 +65,7 @@ _EXTENSIONS = {
 # unchanged.
 _ORIENTED = frozenset({"dpx", "miff", "tga"})
 
-# Coders that read from a file instead of memory.
+# Coders that must read from a file instead of memory.
 _FROM_FILE = frozenset({"dng", "exr"})
 
 # Coders whose first image is a single layer, so that layers must be merged. The first image of a PSD is merged already.
@@ -194,7 +194,7 @@ def _set_resource_limits(max_pixels: int) -> None:
 
 
 def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: str) -> None:
-    """Read an image, or only its header, with a forced coder; wand's ``format=`` would yield to the file's content."""
+    """Read an image, or only its header, by the given coder; wand's ``format=`` would let the file's content decide."""
     from wand.api import library
 
     frame = "" if coder in _LAYERED and verb == "Read" else "[0]"
@@ -240,5 +240,5 @@ def _reason(coder: str, error: Exception) -> str:
 
 
 def _or_wheels(coder: str) -> str:
-    """Return advice to install the extra ``formats`` if it can read the coder's format, else an empty string."""
+    """Return advice to install the extra ``formats`` if the extra can read the coder's format; else return ""."""
     return "; or run: pip install 'picstore[formats]'" if coder in ("heic", "jxl", "dng") else ""

@@ -37,7 +37,8 @@ _COMPRESSION, _PHOTOMETRIC, _EXTRA_SAMPLES = 259, 262, 338
 _TILE_WIDTH, _SUB_IFDS, _DNG_VERSION = 322, 330, 50706
 # Lossless compressions: none, LZW, Deflate, PackBits, and Deflate before TIFF 6.0's supplement.
 _LOSSLESS = {1, 5, 8, 32773, 32946}
-# Values that need no conversion, by tag: bits per sample, fill order, orientation, planar configuration, sample format.
+# Values that need no conversion, by number of the TIFF tag: bits per sample, fill order, orientation, planar
+# configuration and sample format.
 _USUAL = {258: {8}, 266: {1}, 274: {1}, 284: {1}, 339: {1}}
 # Types of PNG chunks that do not change the pixels that Pillow reads, and that may stand anywhere in the file.
 _ANYWHERE = {b"IDAT", b"IEND", b"tEXt", b"tIME"}

@@ -28,7 +28,7 @@ _APP2, _APP15, _COM = 0xE2, 0xEF, 0xFE
 _COLORS = b"tRNS"  # ancillary chunk that affects pixels
 # Keyword of the PNG text chunk into which ImageMagick writes EXIF.
 _EXIF_TEXT = b"Raw profile type exif\0"
-# Largest size in bytes of that chunk, compressed or inflated; 64 KiB of EXIF in hexadecimal digits take half of it.
+# Largest size in bytes of an EXIF text chunk, compressed or inflated; 64 KiB of EXIF in hexadecimal digits take half.
 _MAX_EXIF_TEXT = 1 << 18
 
 _XPM = b"/* XPM */"
@@ -38,7 +38,7 @@ _XPM_COLOR = re.compile(rb"(\sc\s+#)([0-9A-Fa-f]+)")
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """File without its metadata, ready to be decoded.
+    """Image file without its metadata, ready to be decoded.
 
     Attributes:
         data: the file, reduced to the parts that determine pixels and orientation.

@@ -110,7 +110,7 @@ def _white(image: Image.Image) -> float:
 
 
 def integer_top(strips: Iterable[npt.NDArray[Any]], *, most: int) -> int:
-    """Return the value to scale to white: the smallest of 255, 65,535 and ``most`` that no sample exceeds.
+    """Return the integer to scale to white: the smallest of 255, 65,535 and ``most`` that no sample exceeds.
 
     Depth maps and masks come in 32 bits but seldom use all of them. ``most`` is the largest integer of the samples'
     type.
@@ -176,7 +176,7 @@ def strip_boxes(size: tuple[int, int]) -> Iterator[tuple[int, int, int, int]]:
 
 
 def iterate_strips(image: Image.Image | U8) -> Iterator[U8]:
-    """Yield the strips, from the top, of an image in "L" or "RGB" or of an array, for ``encode_strips``."""
+    """Yield for ``encode_strips`` the strips of an array, or of an image in "L" or "RGB", from the top."""
     size = size_of(image)
     for box in strip_boxes(size):
         if isinstance(image, np.ndarray):
@@ -193,7 +193,10 @@ def to_array(image: Image.Image | U8) -> U8:
 
 
 def join_strips(strips: Iterator[U8], *, height: int) -> U8:
-    """Join strips from the top to uint8 (height, width) or (height, width, 3); a single strip is returned as it is."""
+    """Join strips, given from the top, to uint8 (height, width) or (height, width, 3).
+
+    Return a single strip as it is.
+    """
     first = next(strips)
     if len(first) == height:
         return first

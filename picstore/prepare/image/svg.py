@@ -56,7 +56,7 @@ def is_svg(data: bytes) -> bool:
 
 
 def draw(data: bytes, *, max_pixels: int) -> Image.Image:
-    """Draw a document in mode RGBA, after limiting the memory of this process.
+    """Draw an SVG document as an image of mode RGBA, after limiting the memory of this process.
 
     Raise ImageError if the document is malformed or too large, refers to anything outside itself or declares entities,
     or if resvg is missing.
@@ -79,7 +79,7 @@ def draw(data: bytes, *, max_pixels: int) -> Image.Image:
 
 
 def check_document(data: bytes, *, max_pixels: int) -> tuple[str, tuple[int, int], bool]:
-    """Check a document; return its text, its width and height in pixels, and whether it has text to draw.
+    """Check an SVG document; return its source text, its width and height in pixels, and whether it draws any text.
 
     Errors are those of :func:`draw`.
     """
@@ -108,7 +108,7 @@ def check_document(data: bytes, *, max_pixels: int) -> tuple[str, tuple[int, int
 
 
 def _decode_text(data: bytes) -> str:
-    """Decode a document by its byte order mark or its declaration."""
+    """Decode an SVG document to text by its byte order mark or its XML declaration."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         encoding = "utf-16"
     else:
@@ -202,7 +202,10 @@ def _size(root: dict[str, str]) -> tuple[tuple[float, float], bool]:
 
 
 def _pixels(length: str, full: float) -> float | None:
-    """Convert a length to pixels, a percentage as a share of ``full``; return None for "auto" or an empty string."""
+    """Convert a length to pixels; a percentage is a share of ``full``.
+
+    Return None if it is "auto" or an empty string.
+    """
     length = length.strip()
     if length in ("", "auto"):
         return None

@@ -110,7 +110,7 @@ def _factor(size: tuple[int, int], image: CoordinateMap, kind: str) -> int:
 
 
 def _require_follower(opened: Image.Image, image: CoordinateMap, factor: int) -> None:
-    """Raise ImageError if the size of a mask does not fit its image, or if all frames but one would be lost."""
+    """Raise ImageError if an attachment is a mask whose size does not fit its image, or would lose frames."""
     if not factor and _is_mask(opened) and opened.size != image.stored_size:
         raise ImageError(f"{_CANNOT_FOLLOW}: {_sizes(opened.size, image.upright_size)}")
     if factor and opened.format in _LOSSLESS and (frames := getattr(opened, "n_frames", 1)) > 1:
@@ -118,7 +118,10 @@ def _require_follower(opened: Image.Image, image: CoordinateMap, factor: int) ->
 
 
 def _moved(opened: Image.Image, image: CoordinateMap, factor: int) -> Image.Image | None:
-    """Return an attachment, 1/``factor`` of its image's size, rotated and resized like the image; None if unchanged."""
+    """Rotate and resize an attachment like its image, which is ``factor`` times as large.
+
+    Return None if it is unchanged.
+    """
     upright = tuple(-(-side // factor) for side in image.upright_size)
     turn = TO_UPRIGHT[image.orientation] if opened.size != upright else None
     turned = opened if turn is None else opened.transpose(turn)
@@ -136,7 +139,10 @@ def _encoded(moved: Image.Image, kind: str) -> bytes:
 
 
 def mask_problem(name: str, data: bytes, size: tuple[int, int]) -> str:
-    """Return a message if an attachment is a mask whose size differs from ``size``, that of its image; else ""."""
+    """Return a message if an attachment is a mask whose size differs from ``size``, its image's size.
+
+    Else return "".
+    """
     if not data.startswith(_MAGIC):
         return ""
     try:

@@ -285,7 +285,7 @@ def _read_samples(
 
 
 def _decompress(segment: bytes, size: tuple[int, int], compression: int) -> U8:
-    """Decompress a strip or tile to bytes (rows, bytes per row), by libtiff, which takes it for a grey picture."""
+    """Decompress a strip or tile to bytes (rows, bytes per row) by libtiff, which is told that it is a grey picture."""
     row_bytes, rows = size
     if compression == _UNCOMPRESSED:
         if len(segment) < row_bytes * rows:
@@ -371,7 +371,7 @@ def _to_image(samples: _Samples, layout: Layout, tags: TiffImagePlugin.ImageFile
 
 
 def _top(samples: _Samples, layout: Layout) -> float:
-    """Return the sample value that becomes white, 255, when samples are reduced to 8 bits."""
+    """Return the value of the samples that becomes white, 255, when they are reduced to 8 bits."""
     if layout.kind == _UNSIGNED and layout.bits <= 16:
         return (1 << layout.bits) - 1
     strips = (samples[upper:lower] for _, upper, _, lower in strip_boxes(layout.size))

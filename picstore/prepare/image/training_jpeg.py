@@ -43,7 +43,7 @@ _START = b"\xff\xd8\xff"  # SOI marker, and first byte of the next marker
 _END = b"\xff\xd9"
 # Coding processes whose JPEGs libjpeg-turbo can decode at a fraction of the size.
 _PROCESSES = ("baseline", "extended", "progressive")
-_MAX_LENGTH = int(np.iinfo(SEGMENT).max)  # largest length of a segment; computed once, because the look-up takes 9 µs
+_MAX_LENGTH = int(np.iinfo(SEGMENT).max)  # largest length of a restart segment; the look-up takes 9 µs
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def encode(image: Image.Image | U8, *, settings: EncodeSettings, origin: str = "
 
 
 def _fits_unchanged(size: tuple[int, int], settings: EncodeSettings) -> bool:
-    """Return whether the settings keep a JPEG's size; if not, decoding resizes or rejects the image."""
+    """Return whether the settings allow a JPEG's size and keep it; if not, decoding resizes or rejects the image."""
     allowed = max(size) <= MAX_SIDE and size[0] * size[1] <= settings.max_pixels
     return allowed and (settings.resize is None or settings.resize.target(*size) == size)
 
@@ -199,7 +199,10 @@ def _index_jpeg(data: bytes, settings: EncodeSettings) -> TrainingJpeg:
 
 
 def _find_end(data: bytes, header: Header) -> tuple[ImageInfo, int]:
-    """Return the image info and the offset after EOI; for a JPEG of several scans, the length of the file as offset."""
+    """Return the image info, and the offset of the byte after EOI.
+
+    If the JPEG has several scans, the file's length instead.
+    """
     if header.process == "progressive" or header.scan_components < len(header.components):
         if data.rfind(_END, header.length) < 0:
             raise ImageError("its end is missing")
