@@ -28,8 +28,8 @@ AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
 _PLAN_COLUMNS, _MAX_BLOCKS = 6, 6
 SCAN_COLUMNS = PLANS + _PLAN_COLUMNS * _MAX_BLOCKS
 
-# Fields of a block's note: bit at which its DC code begins, number of bits of DC code and difference, and the
-# difference.
+# Fields of a block's note. From bit POSITION_SHIFT on: bit of the data at which its DC code begins. From bit BITS_SHIFT
+# on: number of bits of the DC code and difference. In the lowest bits: DC difference plus DIFFERENCE_BIAS.
 POSITION_SHIFT, BITS_SHIFT, DIFFERENCE_BIAS = 20, 12, 2048
 
 # A lane is the state of reading one scan: accumulator, number of its valid bits, address of the next byte, index of the

@@ -99,7 +99,7 @@ class Batch:
 
     @property
     def views(self) -> dict[str, Any]:
-        """Images by name of the group: (count, N, 3, H, W), or ``count`` lists of N images (3, H, W).
+        """Images by name of the group: (count, N, 3, H, W), or a list of N images for each view if sizes vary.
 
         Raise UsageError if the loader has no ``Views``.
         """
@@ -286,7 +286,7 @@ def _describe(value: Any) -> str:
 
 
 def _join_views(views: Any) -> Any:
-    """Join the ``count`` views of a group: a tensor (count, N, …) to (count · N, …), or lists of N to one list."""
+    """Join the views of a group: a tensor (count, N, …) to (count · N, …), or lists of N images to one list."""
     return list(chain.from_iterable(views)) if isinstance(views, list) else views.flatten(0, 1)
 
 

@@ -41,7 +41,7 @@ _u64, _u8 = np.uint64, np.uint8
 
 
 class NotTrainingJpeg(ImageError):
-    """Error because a stream is of another kind than this decoder supports; another decoder may decode the stream."""
+    """Error because a stream may be of a kind that this decoder does not support, but another decoder may decode."""
 
 
 class _Workspace(threading.local):
@@ -213,7 +213,8 @@ def decode_rows(state, rows):
         state: address of the workspace's first array, in which the caller has set ``scan.OUT``, the address of a buffer
             of rows of pixels, and ``scan.RING``, the number of its rows: after its last row, its first row is
             overwritten.
-        rows: number of rows of the image. Up to ``scan.MOST_SURPLUS_ROWS`` more rows are written.
+        rows: number of rows to have written, counted from the image's first row. Up to ``scan.MOST_SURPLUS_ROWS`` more
+            rows are written.
 
     Returns:
         0, or a negative code for damage; surplus bytes of the scan are reported once the last row is decoded.

@@ -20,7 +20,7 @@ from picstore.kernels.jit import device_function, load_u16, store_u8
 from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_function
 
 _u64, _i16 = np.uint64, np.int16
-# Numbers of fractional bits of the constants, and of the first pass's results.
+# Number of fractional bits of the constants; and number of fractional bits of the first pass's results.
 FRACTION, PASS_FRACTION = 13, 2
 
 

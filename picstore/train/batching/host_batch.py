@@ -19,10 +19,11 @@ from picstore.train.batching.parameters import TransformParams
 
 T = TypeVar("T")
 
-Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W), or a list of n arrays (3, h, w)
-# Images of a group of views: (count, n, 3, H, W), or count lists of n arrays (3, h, w).
+Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W) if the transforms fix the size, else n arrays (3, h, w)
+# Images of a group of ``count`` views: an array (count, n, 3, H, W) if the transforms fix the size, else for each view
+# a list of n arrays (3, h, w).
 ViewImages: TypeAlias = "Array | list[list[Array]]"
-GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"  # targets of a group of views: count lists of n dicts
+GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"  # for each view of a group, the targets of n slots
 
 # Arrays begin at multiples of the size of a quantization row, so that kernels can address rows by index in the memory
 # of all batches.

@@ -46,7 +46,9 @@ REASONS = {
     MARKER: "a marker within a segment",
 }
 
-LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 2, 64, 8, 32, 128  # sizes of the kernels' programs
+# What a program of a kernel computes: LANES parts of segments to decode, SEGMENTS parts to sum, BLOCKS to transform,
+# ROWS × COLUMNS lanes of pixels, ENTRIES of a lookup table at once.
+LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 2, 64, 8, 32, 128
 SUMMED = 32  # number of a segment's blocks to add up at once; most segments have 24
 MAX_NUMEL = 1 << 20  # maximum number of values in one of Triton's tensors
 ROUNDS, SYMBOLS = 4, 4

@@ -160,7 +160,10 @@ class RecordWeights:
     whole: int
 
     def ticks(self, containers: I64, records: I64, lengths: I64) -> tuple[I64, I64]:
-        """Return the sum of shares before and after each record, in ticks; each container has ``lengths`` records."""
+        """Return the sum of all shares before each record, and the sum up to the record's end: int64 (n,), in ticks.
+
+        ``records`` are the records of ``containers``, each of which has ``lengths`` records.
+        """
         inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
         sums = np.zeros((len(inside), inside.shape[1] + 1))
         sums[:, 0] = self.sums[containers]

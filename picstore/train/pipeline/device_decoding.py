@@ -92,7 +92,7 @@ class OneByOne(ABC):
         return len(hosts) == 1
 
     def start(self, hosts: Sequence[HostBatch]) -> list[Finish]:
-        """Make one batch."""
+        """Make the only batch of ``hosts``; return a list with one function, which returns the batch."""
         (host,) = hosts
         made = self(host)
         made = replace(made, event=_record_event(made.batch.labels.device))

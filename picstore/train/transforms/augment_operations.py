@@ -118,7 +118,7 @@ Step: TypeAlias = tuple[str, float, int]  # name of the operation, probability t
 
 
 def _parse(text: str) -> list[list[Step]]:
-    """Parse sub-policies separated by commas; a sub-policy is steps separated by "+"; a missing magnitude is 0."""
+    """Parse a policy: sub-policies separated by commas, each of steps separated by "+"; a missing magnitude is 0."""
     policy = []
     for pair in text.split(","):
         words = [step.split() for step in pair.split("+")]

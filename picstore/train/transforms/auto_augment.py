@@ -273,7 +273,7 @@ def _dirichlet(alpha: float, count: int, random: BatchRandom) -> F64:
 
 
 def _gamma(alpha: float, random: BatchRandom) -> F64:
-    """Draw gamma variates, float64 (n,) (Marsaglia and Tsang, "A simple method for generating gamma variables")."""
+    """Draw gamma variates of shape ``alpha``, float64 (n,) (Marsaglia and Tsang, "A simple method for …", 2000)."""
     if alpha == 1:
         return -np.log1p(-random.uniform(1)[:, 0])
     numbers = random.uniform(3 * _TRIES + 1)
@@ -288,7 +288,7 @@ def _gamma(alpha: float, random: BatchRandom) -> F64:
 
 
 def _chosen(values: I64, numbers: F64) -> I64:
-    """Return an element of ``values`` for each number in [0, 1), int64 (n,); all elements are equally likely."""
+    """Return the element of ``values`` that each number in [0, 1) selects, int64 (n,); elements are equally likely."""
     chosen: I64 = values[np.floor(numbers * len(values)).astype(np.int64)]
     return chosen
 

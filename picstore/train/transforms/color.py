@@ -262,7 +262,7 @@ def checked_turns(value: Range | None, name: str) -> tuple[float, float]:
 
 
 def _permute(numbers: F64, chosen: Bools) -> ColorProgram:
-    """Return a step that permutes the channels of the images that ``chosen`` marks, each by its random number."""
+    """Return a color step that permutes the channels of each image in ``chosen``, as the image's random number says."""
     drawn = np.floor(numbers * len(_PERMUTATIONS)).astype(np.int64)
     opcode = np.where(chosen & (drawn > 0), opcodes.PERMUTE, opcodes.NOTHING)
     return ColorProgram.from_step(opcode, [*_PERMUTATIONS[drawn].T[:2]], count=len(numbers))

@@ -49,7 +49,7 @@ class Constructed:
         return f"{cls.__name__}({', '.join(shown)})"
 
     def _arguments(self) -> dict[str, Any]:
-        """Return the arguments, given ones and defaults, by the names of the parameters."""
+        """Return the constructor's arguments, both given and default, by the names of its parameters."""
         args, options = self._given
         bound = inspect.signature(type(self)).bind(*args, **options)
         bound.apply_defaults()

@@ -136,7 +136,7 @@ class Steps:
         self._called = self._called or not (hasattr(step, "fixes_size") or isinstance(step, ColorTransform))
 
     def _translate(self, transform: Any, name: str = "") -> None:
-        """Add picstore's counterpart of a transform, which does what torchvision's class ``name`` does."""
+        """Add picstore's counterpart of ``transform``, which does what torchvision's class ``name`` does."""
         name = name or type(transform).__name__
         if name == "Compose":
             self.read(list(transform.transforms))
@@ -191,7 +191,10 @@ class Steps:
         return inner.steps[0] if len(inner.steps) == 1 else RandomApply(inner.steps, p=1)
 
     def _convert(self, transform: Any, name: str) -> None:
-        """Note the dtype to which a conversion converts images; after a callable, add the conversion as a callable."""
+        """Note the dtype to which a conversion, such as ToDtype, converts images.
+
+        After a callable, add it as a callable.
+        """
         dtype, scaled = _target_dtype(transform, name)
         if self._called:
             if not hasattr(transform, "dtype"):

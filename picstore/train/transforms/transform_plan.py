@@ -180,7 +180,10 @@ def common_dtype(names: Sequence[str | None]) -> str | None:
 
 
 def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ...], ...], str | None]:
-    """Split transforms into geometry, color and callables; return the three, and the float dtype's name or None."""
+    """Split transforms into geometry, color and callables.
+
+    Return three lists, and the name of the float dtype or None.
+    """
     read = Steps()
     read.read(() if transforms is None else transforms)
     stages: tuple[list[UserTransform], list[UserTransform], list[UserTransform]] = ([], [], [])

@@ -84,7 +84,7 @@ class ViewGroup:
 
 @dataclass(frozen=True, slots=True)
 class ViewCallables:
-    """One callable made of all groups' callables. It takes views by name: tensors (count, N, 3, H, W), or lists."""
+    """One callable made of all groups' callables. It takes views by name of the group."""
 
     by_name: Mapping[str, tuple[Callable[[Any], Any], ...]]
 
