@@ -99,7 +99,7 @@ class Batch:
 
     @property
     def views(self) -> dict[str, Any]:
-        """Images by name of the group: (count, N, 3, H, W), or a list of N images for each view if sizes vary.
+        """Images by name of the group: (count, N, 3, H, W), or lists of N images, one for each view, if sizes vary.
 
         Raise UsageError if the loader has no ``Views``.
         """

@@ -213,7 +213,7 @@ def require_form(form: Form, expected: Form, record: int, who: str) -> None:
 
 
 def _ahead(executor: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], ahead: int) -> Iterator[R]:
-    """Yield the function's results in order; threads compute up to ``ahead`` results in advance."""
+    """Yield the function's result for each item, in order; threads compute up to ``ahead`` results in advance."""
     pending: deque[Future[R]] = deque()
     for item in items:
         pending.append(executor.submit(function, item))
@@ -224,7 +224,7 @@ def _ahead(executor: ThreadPoolExecutor, function: Callable[[T], R], items: Iter
 
 
 def _read(dataset: Dataset, place: tuple[int, bool]) -> tuple[int, bool, Container | Damage]:
-    """Read a container; return its index, whether it is its part's last, and the container or why it is unreadable."""
+    """Read a container; return its index, whether it is the last of its part, and the container or its damage."""
     number, last = place
     try:
         return number, last, dataset.containers.read(number)
@@ -293,7 +293,7 @@ def _call(
     make: Callable[[_Chunk], Batch | Exception],
     failures: list[Failure],
 ) -> list[tuple[I64, Values, Form]]:
-    """Call the function with a batch, or image by image if that fails; images that fail alone join ``failures``."""
+    """Call the function with a batch or, if that fails, with each image; add images that fail alone to ``failures``."""
     count = len(chunk.records)
     if isinstance(made, Batch):
         ids = made.ids.numpy().copy()  # The function may write to the batch.

@@ -225,7 +225,10 @@ class MapDataset(data.Dataset[Item]):
 
 
 def _images_of(batch: Batch) -> list[Any]:
-    """Return each record's image; with ``Views``, a dict by group of tensors (count, 3, H, W), or of lists of views."""
+    """Return each record's image.
+
+    With ``Views``, a dict by group of tensors (count, 3, H, W), or lists if sizes vary.
+    """
     if not isinstance(batch.images, dict):
         return list(batch.images)
     return [

@@ -97,7 +97,7 @@ class StreamFiller:
     def _check(self, slot: int) -> dict[int, str]:
         """Check the headers of a slot's stream, which determine what a GPU decoder allocates.
 
-        Return the problem by slot.
+        Return {slot: problem}, or {} if the headers are sound.
         """
         start, stop = self._encoded.bounds[slot].tolist()
         width, height = self._encoded.boxes[slot, 2:].tolist()

@@ -152,7 +152,7 @@ def _with_border(
 ) -> tuple[Array, tuple[int, int]]:
     """Add the visible pixels of a repeated or mirrored border to an image or mask.
 
-    Return its pixels, and left and top.
+    Return the pixels, and left and top of the first pixel in source pixels.
     """
     (left, top, right, bottom), (width, height) = geometry.window[slot].tolist(), geometry.source_size[slot].tolist()
     if left >= right or top >= bottom:

@@ -83,7 +83,7 @@ def _interpolated(top, bottom, bits, weights):
 def _warp_inner(source, start, step, rows, line, run):
     """Interpolate a run of output pixels whose neighbors all lie in ``source``.
 
-    Read 8 bytes from each left neighbor on.
+    8 bytes are read from each left neighbor on.
     """
     start_x, start_y = start
     step_x, step_y = step

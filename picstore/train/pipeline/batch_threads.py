@@ -242,7 +242,7 @@ class Pipeline:
         return found
 
     def _set_aside(self, request: BatchRequest, containers: ReadContainers) -> None:
-        """Copy records that later batches need out of the containers that lanes finish with this batch."""
+        """Copy the records that later batches need from the containers that lanes leave after this batch."""
         for wanted in request:
             for run in wanted.leaving:
                 if len(run.records):

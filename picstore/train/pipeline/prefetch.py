@@ -183,7 +183,7 @@ class Prefetcher:
         return use.size * self._read_bytes[source] // self._read_sizes[source]
 
     def _join_ending(self) -> None:
-        """Wait for readers that are about to end; on a busy machine, containers of such readers took twice the budget.
+        """Wait for readers that are about to end, because on a busy machine their containers took twice the budget.
 
         The caller must not hold the lock, because a garbage collection in a reader may need it to close this
         prefetcher.

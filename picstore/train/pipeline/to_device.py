@@ -147,7 +147,7 @@ class AheadStage:
         self._source.close()
 
     def _receive_all(self) -> None:
-        """Take batches from the source while fewer than ``most_ahead`` are not taken; the main function of a thread."""
+        """Receive batches while fewer than ``most_ahead`` wait for the consumer; the main function of a thread."""
         going_on = True
         while going_on:
             with self._changed:

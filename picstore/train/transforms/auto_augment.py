@@ -273,7 +273,10 @@ def _dirichlet(alpha: float, count: int, random: BatchRandom) -> F64:
 
 
 def _gamma(alpha: float, random: BatchRandom) -> F64:
-    """Draw gamma variates of shape ``alpha``, float64 (n,) (Marsaglia and Tsang, "A simple method for …", 2000)."""
+    """Draw gamma variates of shape ``alpha``, float64 (n,).
+
+    The method is that of Marsaglia and Tsang, "A simple method for generating gamma variables".
+    """
     if alpha == 1:
         return -np.log1p(-random.uniform(1)[:, 0])
     numbers = random.uniform(3 * _TRIES + 1)

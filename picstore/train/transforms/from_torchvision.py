@@ -193,7 +193,7 @@ class Steps:
     def _convert(self, transform: Any, name: str) -> None:
         """Note the dtype to which a conversion, such as ToDtype, converts images.
 
-        After a callable, add it as a callable.
+        If the conversion follows a callable, add it to the steps as a callable.
         """
         dtype, scaled = _target_dtype(transform, name)
         if self._called:

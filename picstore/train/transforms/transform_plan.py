@@ -182,7 +182,7 @@ def common_dtype(names: Sequence[str | None]) -> str | None:
 def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ...], ...], str | None]:
     """Split transforms into geometry, color and callables.
 
-    Return three lists, and the name of the float dtype or None.
+    Return these three, and the name of the float dtype to which a conversion converts images, or None.
     """
     read = Steps()
     read.read(() if transforms is None else transforms)
