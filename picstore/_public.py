@@ -84,7 +84,7 @@ def load_lazily(package: str, namespace: dict[str, Any], modules: dict[str, str]
 
     def load(name: str) -> Any:
         if name not in modules:
-            # Python suggests a similar name of the module by these arguments.
+            # From these arguments, Python suggests a similar name in the module.
             raise AttributeError(
                 f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules.get(package)
             )

@@ -13,8 +13,8 @@ _PROC = Path("/proc/self")
 def count_cores() -> int:
     """Return the number of cores that this process may use, by its CPU affinity and its control groups' CPU quotas.
 
-    A quota is rounded up: 1.5 cores count as 2, half a core as 1. From Python 3.13 on, ``PYTHON_CPU_COUNT`` replaces
-    the number of cores by affinity.
+    A quota is rounded up: 1.5 cores count as 2, half a core as 1. From Python 3.13 on, the environment variable
+    ``PYTHON_CPU_COUNT``, if set, takes the place of the affinity.
     """
     if hasattr(os, "process_cpu_count"):
         cores = os.process_cpu_count() or 1

@@ -33,10 +33,10 @@ SPLIT = 7  # Use in split: part of the split in which each record is.
 WEIGHT = 8  # Use in a loader: records whose fractional number of repeats is rounded up in an epoch.
 BUCKET = 9  # Use in a loader with buckets: division of each bucket's samples into batches.
 
-# Number of random numbers to draw at once, few enough for the CPU's cache; drawing 10**7 at once takes five times as
-# long.
+# Number of random numbers to draw at a time, few enough for the CPU's cache; drawing 10**7 at a time takes five times
+# as long.
 _IN_CACHE = 1 << 14
-# Length from which on ``stable_argsort`` sorts an array faster by packing indices into the values.
+# Arrays of at least this length are sorted faster by ``stable_argsort``'s packing of indices into the values.
 _LONG = 512
 _MASK = (1 << 64) - 1
 # Constants of SplitMix64, which kernels use too.

@@ -99,7 +99,7 @@ def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
             signal.setitimer(signal.ITIMER_REAL, 0.01)
 
     signal.signal(signal.SIGALRM, send)
-    signal.setitimer(signal.ITIMER_REAL, 0.01)  # Call ``send`` after 0.01 s, when the callback has ended.
+    signal.setitimer(signal.ITIMER_REAL, 0.01)  # The timer calls ``send`` after 0.01 s, when the callback has ended.
 
 
 def _hint() -> str:

@@ -27,7 +27,7 @@ _WORTH_COPYING = 0.8
 
 
 def echo(*lines: str, err: bool = False) -> None:
-    r"""Print lines; unprintable characters, and newlines within a line, are printed as ``\x1b`` or ``\n``."""
+    r"""Print lines; unprintable characters, and newlines within a line, are printed as escapes, ``\x1b`` or ``\n``."""
     for line in lines:
         click.echo(visible(line), err=err)
 

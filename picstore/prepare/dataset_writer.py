@@ -112,7 +112,7 @@ class Writer:
         self._appends: _Appends = queue.SimpleQueue()
         self._thread = threading.Thread(target=_serve_appends, args=(self._appends,), daemon=True)
         self._thread.start()
-        weakref.finalize(self, self._appends.put, None)  # Ends the thread when the Writer is dropped.
+        weakref.finalize(self, self._appends.put, None)  # Putting None ends the thread when the Writer is garbage.
         # Reason why nothing can be added any more; empty if records can be added.
         self._refusal = ""
         self._published = False

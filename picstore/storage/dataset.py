@@ -104,7 +104,7 @@ class Dataset(Sequence[Record]):
         if self.references is not None and cache is not None:
             raise UsageError(f"{where} is an index, whose images a cache does not keep; convert it")
         self._joined: tuple[Dataset, ...] = ()  # the datasets that this dataset joins; empty if it joins none
-        self._ids_end: int | None = None  # result of ``_find_ids_end``; None until it is needed
+        self._ids_end: int | None = None  # result of ``_find_ids_end``; None before its first call
         containers = ContainerReader(where, rows, manifest.attachments, cache=local, references=self.references)
         self._set_containers(containers)
         self._set_manifest(manifest, unsaved)
@@ -312,7 +312,7 @@ class Dataset(Sequence[Record]):
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
         """Return labels of the records ``ids``: values of the column ``label``.
 
-        For ids without a value, those in ``labels``.
+        A record without such a value has its label in ``labels``.
         """
         return self._edits.labels(ids, labels)
 

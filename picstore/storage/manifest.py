@@ -230,7 +230,7 @@ def parse_manifest(raw: bytes, path: Location) -> Manifest:
 
 
 def holds_crc(raw: bytes) -> bool:
-    """Return whether bytes are a JSON object with the CRC of its other fields, as manifests of all versions are."""
+    """Return whether bytes are a JSON object with a CRC of its other fields, as is a manifest of any version."""
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError):

@@ -108,7 +108,7 @@ def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts
         try:
             raw = (root / MANIFEST).read_all(MAX_MANIFEST)
         except NotADataset:
-            read_manifest(root)  # Raises an error that states why the manifest is missing.
+            read_manifest(root)  # This call raises an error that states why the manifest is missing.
             raise
         old = parse_manifest(raw, root / MANIFEST)
         if old.uuid == manifest.uuid:

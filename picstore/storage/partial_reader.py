@@ -212,7 +212,7 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
     order = order[length[order] > 0]
     if len(order):
         mine, low, high = owner[order], begin[order], (begin + length)[order]
-        apart = mine * (2 * MAX_CONTAINER)  # Adding this number keeps parts of different containers apart.
+        apart = mine * (2 * MAX_CONTAINER)  # Added to offsets, this number keeps parts of different containers apart.
         starts = first_of_runs(apart + low, apart + high, _NEAR)
         which = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(order)))
         low_ends, high_ends = low[starts], np.maximum.reduceat(high, starts)
@@ -276,7 +276,7 @@ class TableReader:
 
     def __init__(self, rows: Table) -> None:
         self._rows = rows
-        self._share = 0.0  # largest share of a container that its tables took so far
+        self._share = 0.0  # largest share of a container's bytes that tables have taken so far
         self._kept: dict[int, Container] = {}
         self._kept_bytes = 0
 

@@ -126,7 +126,7 @@ def counts_file(counts: RecordCounts, version: str = NO_UUID) -> bytes:
 
 
 def write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts) -> None:
-    """Write the counts of a version of a dataset; must come before its manifest is written."""
+    """Write the record counts of a version of a dataset; call this before the version's manifest is written."""
     (root / counts_name(manifest)).write(counts_file(counts, manifest.uuid))
 
 

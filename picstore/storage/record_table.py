@@ -19,7 +19,7 @@ from picstore.storage.format.container import Container
 from picstore.storage.format.layout import ENCODE_PATH_SHIFT, ENCODE_PATHS, SAMPLINGS
 from picstore.storage.location.resolve import map_concurrently
 
-FACTS = np.dtype(  # 26 bytes per record
+FACTS = np.dtype(  # facts about a record from its index entry, 26 bytes
     [
         ("id", "<i8"),
         ("label", "<i8"),

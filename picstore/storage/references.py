@@ -240,7 +240,7 @@ def _resolve(
     found = replace(stored, good=stored.good.copy(), damage=list(stored.damage), causes=dict(stored.causes))
     starts = np.column_stack((stored.index["offset"], stored.attached["offset"])).astype(np.int64)
     lengths = np.column_stack((stored.index["length"], stored.attached["length"])).astype(np.int64)
-    cells = np.zeros((*starts.shape, 3), np.int64)  # offset, length, checksum
+    cells = np.zeros((*starts.shape, 3), np.int64)  # new offset, length and checksum of each image and attachment
     blobs: list[_Blob] = []
     end = 0
     for number in np.flatnonzero(stored.good if wanted is None else stored.good & wanted).tolist():

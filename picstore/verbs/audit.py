@@ -167,7 +167,7 @@ def _refuse(options: Mapping[str, Any], why: str) -> None:
 def _open_trained(given: Any, identity: Any, options: Mapping[str, Any]) -> tuple[Dataset, Dataset]:
     """Return a state's dataset, in the version and selection of the training, and the dataset's latest version.
 
-    Raise UsageError, which names both, if the state's dataset or selection is not the given one.
+    Raise UsageError, which names both datasets, if the given dataset or selection is not the state's.
     """
     from picstore.storage.dataset import Dataset
 

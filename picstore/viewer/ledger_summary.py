@@ -75,8 +75,8 @@ def summarize_ledger(dataset: Dataset) -> LedgerSummary:
 def read_input(folder: Path, name: str) -> Picture:
     """Read the file of an input for the browser, which may show part of a picture that picstore rejected.
 
-    No file outside of the folder is read, because the ledger may come from elsewhere. Raise UsageError if there is no
-    such file.
+    No file outside of the folder of inputs is read, because the ledger may come from elsewhere. Raise UsageError if
+    there is no such file.
     """
     media_type, _ = mimetypes.guess_type(name)
     try:

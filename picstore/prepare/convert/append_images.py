@@ -61,7 +61,7 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
     manifest = read_manifest(root)
     if manifest.references is not None:
         raise UsageError(f"{root} is an index, which takes no images; convert it, and append to that")
-    _join_classes(manifest, listing)  # Raises UsageError before any input is converted.
+    _join_classes(manifest, listing)  # Raises UsageError, if classes do not fit, before any input is converted.
     job = Job.describe(root, listing, options)
     settings = {name: value for name, value in job.settings.items() if name not in ("verb", "dedupe")}
     found = resumable_job.find_job(root, {"verb": "append", **settings}, resume=resume)
@@ -236,7 +236,7 @@ def _is_last_append(manifest: Manifest, job: Job) -> bool:
 
 
 def _next_file(root: Location, manifest: Manifest) -> int:
-    """Return a number for new files, greater than those of all existing files, including files of abandoned appends.
+    """Return a number for new files, above the numbers of all present files, those of abandoned appends included.
 
     The manifest's files are considered too, because a store may list new files late.
     """

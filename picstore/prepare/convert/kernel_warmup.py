@@ -13,7 +13,7 @@ from picstore.prepare.image.encode_settings import EncodeSettings, Size
 
 
 def start_fork_server(encode: EncodeSettings, *first: str) -> None:
-    """Start the fork server, which loads the kernels that encode settings need, and compiles them on first use.
+    """Start the fork server, which loads the kernels that encode settings need, and compiles those not compiled yet.
 
     The server calls the functions ``first``, written ``module:function``, before it loads the kernels.
     """
@@ -22,7 +22,10 @@ def start_fork_server(encode: EncodeSettings, *first: str) -> None:
 
 
 def load_kernels(encode: EncodeSettings) -> None:
-    """Load the kernels that encode settings need into this process, and compile them on first use."""
+    """Load the kernels that encode settings need into this process.
+
+    Compile those that this machine has not compiled yet.
+    """
     for load in _loaders(encode):
         load()
 

@@ -21,7 +21,7 @@ from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Writ
 
 logger = logging.getLogger("picstore")
 
-_MAX_FRAGMENT_BYTES = 1 << 32  # largest size of a fragment to read, in bytes; a row of ten million inputs has less
+_MAX_FRAGMENT_BYTES = 1 << 32  # largest size in bytes of a fragment to read; that of ten million inputs is smaller
 # Fragments of at least this many bytes take longer to transfer than a store takes to answer.
 _LARGE_FRAGMENT = 1 << 20
 
@@ -160,7 +160,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFragment:
-    """Tally of a ledger fragment's lines and CRC-32C of its bytes, from the process that wrote the fragment."""
+    """Tally of a ledger fragment's lines, and CRC-32C of its bytes, both from the process that wrote the fragment."""
 
     tally: Tally
     crc: int

@@ -147,7 +147,7 @@ def _copy_rows(copies: Sequence[RowCopy], workers: int | worker_processes.Engine
 
 
 def _link_row(task: RowCopy) -> bool:
-    """Link the files of a row of the job; return False if a file cannot be linked."""
+    """Hard-link the files of a row into the merged dataset; return False if a file cannot be linked."""
     if not all((task.source / name).link_to(task.root / name) for name in task.files):
         return False
     _finish_row(task)

@@ -56,7 +56,7 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
         ]
         if not changed:
             return read_result(root, job.settings)
-        saved = resumable_job.find_job(root, job.settings, resume=True)  # Not None if a retry was interrupted.
+        saved = resumable_job.find_job(root, job.settings, resume=True)  # None if no retry was interrupted.
         if saved is None:
             rows = _count_rows(root, manifest, lines)
             saved = resumable_job.new_job(**job.settings, rows=rows, retry=manifest.uuid)
@@ -83,7 +83,7 @@ def _reopen(
     root, rows = job.root, job.rows
     ends = [row_slice(len(lines), rows, row).stop for row in range(rows)]
     changed_rows = set(np.searchsorted(ends, changed, side="right").tolist())
-    resumable_job.clear_job(root)  # An interrupted retry may have left files.
+    resumable_job.clear_job(root)  # An interrupted earlier retry may have left files in ``unfinished/``.
     # New ledger lines of the inputs that need not be read from the source.
     settled = {line.id: line for line in lines if line.status in (LOSSLESS, REENCODED)}
     settled |= {id_: ledger.duplicate_line(lines[id_].input, id_, first) for id_, first in duplicates.items()}
@@ -122,7 +122,7 @@ def _update_duplicates(
         first = current.get(line.id)
         if line.id in failed:
             if first not in failed and line.id not in readable:
-                first = None  # The first input has changed since it was converted.
+                first = None  # The first of these equal inputs has changed since it was converted.
         elif first not in readable:
             first = None if line.of is None else duplicates.get(line.of, line.of)
         if first is not None:

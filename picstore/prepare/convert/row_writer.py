@@ -96,7 +96,7 @@ class RowWriter:
 
     @property
     def counts(self) -> RecordCounts:
-        """Counts of the records that were added so far."""
+        """Record counts by label of the records that were added so far."""
         return RecordCounts.of(self._labels, ids_end=self._ids_end)
 
     def end_containers(self) -> None:

@@ -131,7 +131,7 @@ class ForkServer:
             self._process.kill()
             self._process.wait()
         else:
-            self._process.returncode = 0  # Popen must not wait for a process that is not this process's child.
+            self._process.returncode = 0  # Keeps Popen from waiting for a process that is not this process's child.
 
 
 def _read_number(descriptor: int) -> int:
@@ -192,7 +192,7 @@ def _load(names: list[str]) -> None:
 
 
 def _tell(descriptor: int, number: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # The parent no longer waits.
+    with contextlib.suppress(BrokenPipeError):  # The parent process no longer waits for this message.
         os.write(descriptor, _NUMBER.pack(number))
 
 

@@ -77,7 +77,7 @@ class RayEngine:
 
 
 def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str) -> tuple[R | Exception, int, bool]:
-    """Run one task on a node; return its result or error, its total progress, and whether it failed.
+    """Run a task on a node; return its result or error, the sum of its progress reports, and whether it failed.
 
     If the node has the driver's working directory, the task runs there, because sources may be relative paths.
     """

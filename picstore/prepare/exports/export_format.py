@@ -17,7 +17,7 @@ from picstore.storage.location.abstract_location import PARTIAL
 from picstore.storage.location.atomic_file import partial_path, sync
 
 CLASSES = "classes.txt"
-MAX_SHARD_SIZE = 1 << 31  # bytes; MDS has 32-bit offsets
+MAX_SHARD_SIZE = 1 << 31  # largest size of a shard in bytes; MDS has 32-bit offsets
 
 _MAGIC = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"II*\0": "tif", b"MM\0*": "tif", b"GIF8": "gif", b"BM": "bmp"}
 

@@ -40,10 +40,9 @@ from picstore.storage.format.record import Record, extra_to_json
 from picstore.storage.location.atomic_file import make_folder, sync, sync_folder
 from picstore.storage.location.resolve import locate, map_concurrently
 
-_UNFINISHED = ".unfinished"  # begins with a dot, because no class folder does
+_UNFINISHED = ".unfinished"  # name of a folder; it begins with a dot, because no class folder's name does
 _TASKS_A_WORKER = 4  # number of tasks per worker, for tasks that read containers' indexes
-# Smallest number of bytes of JPEGs per writing task, because two tasks with records of one container both read it
-# whole.
+# Smallest number of bytes of JPEGs per writing task; not less, because each task reads whole containers.
 _TASK_SIZE = 64 << 20
 _FORMATS: dict[str, type[ExportFormat]] = {
     "folder": FolderFormat,
@@ -178,7 +177,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _move_content(unfinished: Path, out: Path) -> None:
-    """Move the content of ``unfinished`` to ``out``, then remove ``unfinished``; after an error, it is not removed."""
+    """Move the content of ``unfinished`` to ``out``, then remove ``unfinished``; after an error, do not remove it."""
     for path in sorted(unfinished.iterdir()):
         path.rename(out / path.name)
     sync_folder(out)

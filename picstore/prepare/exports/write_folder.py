@@ -24,7 +24,7 @@ from picstore.storage.format.record import Record
 from picstore.storage.location.atomic_file import sync
 
 TABLE = "records.jsonl"
-_PART_SIZE = 32 << 20  # bytes of JPEGs per part
+_PART_SIZE = 32 << 20  # number of bytes of JPEGs in a part of the export
 
 
 class _Wish(NamedTuple):

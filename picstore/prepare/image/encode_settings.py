@@ -31,8 +31,8 @@ _SIZE = re.compile(r"(?:(shorter|longer):([0-9]{1,5})|([0-9]{1,5})x([0-9]{1,5}))
 class Size:
     """Target size of ``--resize``.
 
-    ``shorter`` and ``longer`` reduce that side of an image to ``width`` (equal to ``height``), keep the aspect ratio
-    and never enlarge an image. ``exact`` always gives ``width`` × ``height``.
+    ``shorter`` and ``longer`` reduce the shorter or the longer side of an image to ``width`` (equal to ``height``),
+    keep the aspect ratio and never enlarge an image. ``exact`` always gives ``width`` × ``height``.
 
     Raises:
         UsageError: a value is out of its range.

@@ -165,7 +165,7 @@ def _read_jpeg_xl(data: bytes, max_pixels: int) -> Image.Image:
     from pillow_jxl import JpegXLImagePlugin
 
     JpegXLImagePlugin.DECODE_THREADS = 0
-    check_jpeg_xl(data, max_pixels=max_pixels)  # Opening the file decodes it.
+    check_jpeg_xl(data, max_pixels=max_pixels)  # Check first, because opening the file decodes it.
     image: Image.Image = JpegXLImagePlugin.JXLImageFile(io.BytesIO(data))
     return _without_exif(image)
 
@@ -197,7 +197,7 @@ def _is_misread_by_pillow(data: bytes) -> bool:
     if siz is None:
         return False
     (count,) = struct.unpack_from(">H", data, siz.end() - 2)
-    depths = set(data[siz.end() : siz.end() + 3 * count : 3])  # bits − 1 of each component
+    depths = set(data[siz.end() : siz.end() + 3 * count : 3])  # number of bits of each component, minus 1
     if depths == {7} or (count == 1 and depths <= {9, 11, 13, 15}):
         return False
     if len(depths) > 1 or max(depths, default=0) & 0x80 or count not in (1, 3, 4):

@@ -86,7 +86,8 @@ _FORBIDDEN = (
 
 _DPX_TRANSFER = "dpx:image.element[0].transfer-characteristic"
 
-# Memory limit per pixel: the copies that ImageMagick 6 (8 bytes each) or 7 (16 or 20 bytes) holds, and one copy more.
+# Memory limit in bytes per pixel: enough for all copies that ImageMagick holds, of 8 bytes each in version 6 and of 16
+# or 20 in version 7, and for one more.
 _BYTES_PER_PIXEL = 64
 
 

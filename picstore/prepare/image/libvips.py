@@ -45,7 +45,7 @@ _ANYWHERE = {b"IDAT", b"IEND", b"tEXt", b"tIME"}
 # Types of PNG chunks that do not change the pixels that Pillow reads if they stand before IDAT.
 _BEFORE_PIXELS = {b"IHDR", b"sRGB", b"gAMA", b"cHRM", b"pHYs", b"iCCP", b"bKGD", b"sBIT"}
 
-# For each chroma subsampling, the value of libvips' option: "on" halves chroma in both directions, "off" in neither.
+# Value of libvips' option by chroma subsampling: "on" halves chroma in both directions, "off" leaves it at full size.
 _SUBSAMPLE_MODES = {"444": "off", "420": "on"}
 
 
@@ -57,7 +57,7 @@ def find_vips() -> Any:
     except (ImportError, OSError):  # OSError is raised if the library is missing.
         return None
     pyvips.concurrency_set(1)  # One thread, because worker processes use all cores already.
-    pyvips.cache_set_max(0)  # Without this, libvips keeps operations on freed images.
+    pyvips.cache_set_max(0)  # With its default cache, libvips keeps operations on freed images.
     return pyvips
 
 

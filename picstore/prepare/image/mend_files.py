@@ -25,7 +25,7 @@ from picstore.jpeg.markers import APP0, APP1, APP14, iterate_marker_segments
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
 _APP2, _APP15, _COM = 0xE2, 0xEF, 0xFE
-_COLORS = b"tRNS"  # ancillary chunk that affects pixels
+_COLORS = b"tRNS"  # PNG's ancillary chunk of transparent colors, which affects pixels
 # Keyword of the PNG text chunk into which ImageMagick writes EXIF.
 _EXIF_TEXT = b"Raw profile type exif\0"
 # Largest size in bytes of an EXIF text chunk, compressed or inflated; 64 KiB of EXIF in hexadecimal digits take half.
@@ -95,7 +95,7 @@ def _bare_png(data: bytes) -> Bare:
     exif: set[bytes] = set()
     for chunk in iterate_chunks(data):
         if not chunk.kind.isalpha():
-            break  # The decoder will report this damage.
+            break  # Stop here, because the decoder will report this damage.
         is_ancillary = chunk.kind[0] & 0x20
         if not is_ancillary or chunk.kind == _COLORS:
             continue

@@ -61,7 +61,7 @@ def open_by_pillow(data: bytes, formats: Sequence[str]) -> ImageFile.ImageFile:
         factory, accept = Image.OPEN[each]
         try:
             accepted = accept is None or accept(data[:16])
-            if accepted and not isinstance(accepted, str):  # A string names a missing feature of Pillow.
+            if accepted and not isinstance(accepted, str):  # A string would name a feature that this Pillow lacks.
                 return factory(io.BytesIO(data), "")
         # The file has another format, or its header is damaged.
         except (SyntaxError, IndexError, TypeError, struct.error):

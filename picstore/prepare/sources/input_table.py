@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, overload
 from picstore.errors import PicstoreError
 from picstore.prepare.sources.inputs import Input
 
-BLOCK = 1024  # number of inputs that are written, and read, at a time
+BLOCK = 1024  # number of inputs in a block, which is written and read at a time
 
 # If a group has more labels than this, its inputs are pickled one by one, because a block is sent with all labels of
 # its group.
@@ -79,7 +79,7 @@ class InputTable(_Inputs):
     """
 
     def __init__(self, inputs: Iterable[Input] = ()) -> None:
-        self._file: BinaryIO | None = None  # created when the first block is written
+        self._file: BinaryIO | None = None  # temporary file, created when the first block is written
         # 0, then the offset in the file at which each block ends.
         self._ends = array("Q", [0])
         # 0, then the number of inputs up to the end of each block.

@@ -237,7 +237,7 @@ def _call_reader(reader: Callable[[Input], bytes], source: Input) -> bytes:
     return data
 
 
-_MAX_AHEAD = 32 << 20  # no request begins while more bytes than this are requested and not yet read
+_MAX_AHEAD = 32 << 20  # no request begins while at least this many bytes are requested and not yet read
 _MAX_REQUESTS = 16
 _ASSUMED_BYTES = _MAX_AHEAD // _MAX_REQUESTS  # bytes assumed for an object of unknown size
 

@@ -25,7 +25,7 @@ from picstore.prepare.sources.splits import split_of_word
 LABEL_FIELDS = ("label", "labels", "cls", "class", "class_id", "target", "category", "fine_label", "y", "class_name")
 
 _NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d{1,9})?\s*", re.ASCII | re.IGNORECASE)
-_MAX_DIGITS = 64  # largest length of a string that may be a number
+_MAX_DIGITS = 64  # largest number of characters of a string that may be a number
 _BOOLEANS = {"false": 0, "true": 1}
 # Strings in lower case that stand for a missing value if all other labels are numbers.
 _ABSENT = {"null", "none", "na", "n/a", "<na>", "\\n"}

@@ -43,7 +43,7 @@ _TRIED = 16
 # Parts are listed by tasks if this process would need more seconds than this: starting a process takes 30 ms, and its
 # first task 0.3 s.
 _MIN_SECONDS = 1.0
-_TASK_INPUTS = 50_000  # inputs per task; they take 0.5 s to list and 0.7 MB to send
+_TASK_INPUTS = 50_000  # number of inputs per task, which take 0.5 s to list and 0.7 MB to send
 _TASKS_A_WORKER = 4
 
 

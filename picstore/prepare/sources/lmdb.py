@@ -29,9 +29,9 @@ from picstore.prepare.sources.source_kinds import SourceFormat, SourceProbe, imp
 _MAGIC = b"\xde\xc0\xef\xbe"
 # Possible offsets of the magic number, after the first page's header of 16 bytes, or 24 bytes from LMDB 1.0 on.
 _MAGIC_OFFSETS = (16, 24)
-_NUMBER, _IMAGE, _TEXT = b"num-samples", b"image-", b"label-"  # keys in an LMDB for text recognition
+_NUMBER, _IMAGE, _TEXT = b"num-samples", b"image-", b"label-"  # key and key prefixes in an LMDB for text recognition
 _MAX_DIGITS = 12
-_NAMED_BYTES = 48  # bytes of the entry of a named database
+_NAMED_BYTES = 48  # size in bytes of the value of an entry that is a named database
 _PROBED = 8  # number of entries to read in search of named databases
 _ENTRIES = 8192  # number of entries that a task lists, in 0.1 s
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)  # field numbers of Caffe's Datum

@@ -37,7 +37,7 @@ _ROWS_PER_READ = 4096
 _OPEN_COLUMNS = 8  # number of columns to keep open, because images and attachments of a row are read in turn
 # Number of rows that a file may state beyond one row per byte of the file; more rows are implausible.
 _FREE_ROWS = 1 << 20
-_ROW = struct.Struct("<QQ")  # index of the row group, and index of the row in the group
+_ROW = struct.Struct("<QQ")  # start of an input's ``key``: index of the row group, and index of the row in the group
 
 
 def list_parquet(

@@ -31,7 +31,7 @@ from picstore.storage.location.resolve import Location
 # The value of the second is a JSON list of class names; it is written if a name occurs twice, which a ClassLabel cannot
 # hold.
 EXTRA_KEY, CLASSES_KEY = "picstore.extra", "picstore.classes"
-IMAGES_PER_READ = 16  # reading images one by one takes 1.5 times as long
+IMAGES_PER_READ = 16  # number of images to read at a time; reading them one by one takes 1.5 times as long
 
 _SUFFIX = ".parquet"
 _MAX_DEPTH = 64  # largest depth of nested folders; partitions are seldom more than three deep

@@ -94,7 +94,7 @@ def checked_count(value: Any, file: object) -> int:
 _MAX_INDEX = 1 << 28  # Largest size of an index of record offsets in bytes.
 _MAX_COUNT = 1 << 40
 _NUMBERED = re.compile(r"(.*?)(\d{1,7})-of-(\d{1,7})(.*)", re.DOTALL)
-_OFFSETS = re.compile(rb"\d{1,18}[ \t]+\d{1,18}")  # line of an index of record offsets
+_OFFSETS = re.compile(rb"\d{1,18}[ \t]+\d{1,18}")  # line of an index file of record offsets
 
 
 def names_beside(location: Location) -> frozenset[str]:

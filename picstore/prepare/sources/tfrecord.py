@@ -27,7 +27,7 @@ from picstore.storage.format.checksum import crc32c, masked
 from picstore.storage.location.resolve import Location
 
 _HEADER = struct.Struct("<QI")
-_DATA_CRC = 4  # bytes of the CRC that follows the data
+_DATA_CRC = 4  # size in bytes of the CRC that follows a record's data
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # field numbers of tf.Feature's kinds of lists
 # Largest size in bytes of a feature that goes into the extra, and largest number of its values.
 _MAX_VALUE = 1 << 16

@@ -206,7 +206,7 @@ def _sample(
     )
     images += [each for each in fields if each not in images and (each.endswith(".bin") or _name(each) in tar.maps)]
     extra: dict[str, Any] = {}
-    # Read JSON first, so that other members replace fields of the JSON with the same name.
+    # Read JSON first, so that another member of the sample replaces a field of the JSON that has its name.
     for field, member in sorted(fields.items(), key=lambda each: each[0] not in _JSON):
         if field not in (chosen, *images) and not _read_field(file, field, member, extra, skipped):
             skipped[f"field .{printable(field)}"] += 1

@@ -104,7 +104,7 @@ def _clipped(value: float) -> float:
 
 
 def _point(values: Sequence[float]) -> list[float]:
-    """Return (x, y, visibility) of a keypoint; if visibility is missing, it is 0 if x or y is negative, else 2."""
+    """Return (x, y, visibility) of a keypoint; a missing visibility becomes 0 if x or y is negative, else 2."""
     x, y = values[:2]
     visible = values[2] if len(values) == 3 else 2.0 if min(x, y) >= 0 else 0.0
     if visible not in (0, 1, 2):

@@ -103,7 +103,8 @@ class Container:
     def set_addresses(self, buffer: int, segment_table: int, index: int) -> None:
         """Set the addresses of ``buffer``, ``segment_table`` and ``index``, which the caller knows.
 
-        Otherwise NumPy finds them, in 10 µs with cold caches. If ``index`` is replaced, its address is ignored.
+        Without this call, NumPy finds the addresses, in 10 µs with cold caches. If ``index`` is replaced, its address
+        is ignored.
         """
         self._addresses, self._index_at = (buffer, segment_table), (self.index, index)
 

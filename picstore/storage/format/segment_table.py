@@ -117,8 +117,10 @@ class FoundRows:
     """Byte ranges and checksums of the requested tile rows of n images.
 
     Attributes:
-        there: bool (n,), False for an image without row checksums or the requested rows; ignore its other values.
-        begins, ends: int64 (n,), offsets in the JPEG at which the first requested row begins and the last one ends.
+        there: bool (n,), False for an image without row checksums or the requested rows; its values in the other arrays
+            are meaningless.
+        begins, ends: int64 (n,), offsets in the JPEG at which the first requested row begins and the last requested row
+            ends.
         crcs: uint32 (n,), CRC-32C of the header followed by the requested rows.
     """
 
@@ -181,7 +183,7 @@ def count_entry_points(jpeg: Buffer, info: ImageInfo) -> int:
 def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
     """Return segment-table entries for an image's entry points, at which decoding may begin.
 
-    The entries are taken from ``info`` if it has the right ones, else computed from the JPEG.
+    The entries are taken from ``info`` if they have the right number and step there, else computed from the JPEG.
 
     Returns:
         uint16: the number of MCUs from one entry point to the next; then for each entry point the number of bits since
@@ -194,7 +196,7 @@ def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
     if known is not None and len(known) == count and known[0] == step:
         return known
     made = compute_entry_points(jpeg, step)
-    # Another number of entries means that the index contradicts the JPEG.
+    # If the number of entries differs, the index contradicts the JPEG.
     return made if len(made) == count else NO_SEGMENTS
 
 

@@ -44,7 +44,7 @@ class AtomicFile:
     def flush(self) -> None:
         """Write the buffered bytes before a fork, because the forked process would write them too when it ends."""
         if not self._ended and not self._out.closed:
-            with contextlib.suppress(OSError):  # The next write raises the error.
+            with contextlib.suppress(OSError):  # Ignore the error, which the next write raises again.
                 self._out.flush()
 
     def close(self) -> None:

@@ -130,7 +130,7 @@ class Folder(WritableLocation):
         return self.path.is_dir()
 
     def exists(self) -> bool:
-        return self.path.exists()  # True for a pipe too
+        return self.path.exists()  # also true for a pipe
 
     def entries(self) -> list[Entry]:
         try:
@@ -169,7 +169,7 @@ class Folder(WritableLocation):
         try:
             if self.size() != len(expected) or self.read_all(len(expected)) != expected:
                 return False
-        except (NotADataset, TooLarge, Truncated):  # The file is missing, or was changed just now.
+        except (NotADataset, TooLarge, Truncated):  # The file is missing, or another process is changing it.
             return False
         self.write(data)
         return True

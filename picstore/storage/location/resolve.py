@@ -29,7 +29,7 @@ from picstore.storage.location.web_and_hub import HubFile, WebFile
 __all__ = ["Allocate", "Location", "Root", "WritableLocation", "fresh"]
 
 MANIFEST = "picstore.json"
-COPY = "picstore.copy.json"  # copy of the manifest
+COPY = "picstore.copy.json"  # file name of the manifest's copy
 INDEX = "picstore.idx"
 COUNTS = "picstore.counts"
 LEDGER = "ledger.jsonl"

@@ -24,9 +24,9 @@ logger = logging.getLogger("picstore")
 
 # Seconds without bytes from a store after which a message is logged.
 TELL_AFTER = 10.0
-# Smallest number of seconds between two such messages in a process, whose threads may all wait for the same store.
+# Smallest number of seconds between two such messages in a process, because all of its threads may wait for one store.
 _TELL_AGAIN = 60.0
-_told = -math.inf  # time.monotonic() of the latest such message
+_told = -math.inf  # time.monotonic() at which this process last logged that a store is silent
 
 # Number of bytes to take from an answer at a time. Bytes arrive in pieces of 8 KiB; handling each separately would take
 # Python 10 ms for 8 MiB.
@@ -43,13 +43,13 @@ class OutOfRange(PicstoreError):
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Rule of retries after random waits, the first of which is ``first``.
+    """Rule of retries after waits: the first wait is ``first`` seconds, all later waits are random.
 
     Attributes:
         most: largest number of retries.
-        base: each later wait is at most ``base`` times the previous wait.
+        base: each random wait is at most ``base`` times the previous wait.
         seconds: time in seconds after the first request from which failures are no longer retried.
-        first, longest: bounds of a wait, in seconds.
+        first, longest: smallest and largest wait, in seconds.
     """
 
     most: int
@@ -166,7 +166,7 @@ class Download:
                 failure = error
             if self._at == self.end:
                 return
-            if self._at > before:  # bytes have arrived: begin again with short waits
+            if self._at > before:  # Bytes have arrived, so begin again with short waits.
                 self._waits = self._retries.waits(self._until)
                 self._alive = time.monotonic()
             self._resume(failure)
