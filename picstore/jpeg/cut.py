@@ -54,7 +54,7 @@ class TiledJpegs:
         """Describe ``streams``; ``segments`` has each stream's lengths of restart segments, in bytes without markers.
 
         Raises:
-            UsageError: the numbers of tilings and of streams differ.
+            UsageError: the number of tilings is not the number of streams.
         """
         if np.shape(tilings) != (len(jpegs), 6):
             raise UsageError(f"{len(jpegs)} streams need tilings of shape ({len(jpegs)}, 6), not {np.shape(tilings)}")

@@ -49,7 +49,8 @@ def perceptual_hash(jpeg: bytes | memoryview) -> int:
     scale = 8
     if min(width, height) < _MIN_SIDE:
         blocks, scale = decode(jpeg) @ _LUMA, 1
-    # This makes an image of one color exactly zero; otherwise rounding errors would decide its bits.
+    # Subtract a block, so that an image of one color becomes exactly zero; otherwise rounding errors would decide the
+    # hash of such an image.
     blocks = blocks - blocks[0, 0]
     rows, columns = blocks.shape
     spectrum = _cosine_integrals(height, scale, rows) @ blocks @ _cosine_integrals(width, scale, columns).T

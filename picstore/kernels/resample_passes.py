@@ -101,7 +101,7 @@ def sum_output_row(source, low, first, count, weights, rows, line):
 
 @device_function
 def add_fill(line, fill, missing):
-    """Add ``fill`` times the ``missing`` weight to all samples of a row of the vertical pass."""
+    """Add ``fill`` times ``missing``, the weight of pixels outside of the image, to a row of the vertical pass."""
     for c in range(3):
         level = _i16((fill[c] * missing + _i32(_HALF_ROW)) >> _i32(8))
         for i in range(c, line.size, 3):

@@ -161,7 +161,7 @@ def _check_column(dataset: Dataset, column: str) -> WritableLocation:
 
 @contextlib.contextmanager
 def _hold(folder: WritableLocation, settings: Mapping[str, Any], *, resume: bool) -> Iterator[None]:
-    """Write a run's job file, or check an interrupted run's, and keep it locked during the ``with`` block."""
+    """Write a new run's job file, or check an interrupted run's; keep the file locked during the ``with`` block."""
     path, text = folder / "job.json", json.dumps(settings, indent=1)
     made = path.write_new(text.encode())
     with path.lock(f"the column {settings['column']!r} is being made by another process"):
@@ -192,7 +192,7 @@ def _run(
     engine: Engine | int,
     progress: Progress | None,
 ) -> Iterator[tuple[int, PartValues]]:
-    """Yield the number and the values of each pending part."""
+    """Compute the pending parts in ``engine``; yield the number and the values of each part."""
     on_progress = progress_callback(progress)
     if isinstance(engine, int):
         made = map_parts(job, [parts[number] for number in pending], threads=engine, on_progress=on_progress)

@@ -138,7 +138,7 @@ def _position(state: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _workers(state: Mapping[str, Any]) -> int:
-    """Return the number of workers of a DataLoader whose states belong together; raise UsageError if it is wrong."""
+    """Return the number of workers of the DataLoader to which a worker's state belongs; raise UsageError if invalid."""
     worker = state.get("worker", [0, 1])
     if not isinstance(worker, list) or len(worker) != 2 or not all(type(each) is int for each in worker):
         raise UsageError(f"the state has worker {worker!r}; give what state_dict() returned")

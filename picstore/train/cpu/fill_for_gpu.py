@@ -162,7 +162,7 @@ class SegmentFiller:
         self._describe(slice(slots.start, slots.stop))
         wrong: dict[int, str] = {}
         codes = self._results[slots.start : slots.stop, 0]
-        # The code is not 0 for slots without a stream, and for images that the GPU does not decode.
+        # A code is not 0 if its slot has no stream, or has an image that the GPU does not decode.
         chosen = slots if self.targets is not None else (slots.start + np.flatnonzero(codes)).tolist()
         probed = self._choose_probe(codes) if slots.start == 0 else -1
         if probed >= 0:

@@ -122,7 +122,7 @@ class BucketCounts:
         return total
 
     def _samples(self, begin: int, end: int, buckets: Bools) -> I64:
-        """Return the samples from ``begin`` to ``end`` in containers that hold records of the marked ``buckets``."""
+        """Return samples ``begin`` … ``end`` - 1 of the epoch, but only from containers with records of marked ``buckets``."""
         starts, stops = self._order.lane_positions(begin), self._order.lane_positions(end)
         lanes = np.flatnonzero(starts < stops)
         found = [np.zeros(0, dtype=np.int64)]
@@ -227,7 +227,7 @@ class BucketPlan:
         return BucketCounts(self.order, self.table)
 
     def _locate(self, numbers: I64, seen: I64) -> Table:
-        """Return the samples ``numbers`` with their records and batches; leave out samples that no batch takes.
+        """Return rows of _SAMPLE for the epoch's samples ``numbers``; leave out samples that no batch takes.
 
         Args:
             seen: each bucket's number of samples before ``numbers``; changed in place to the number after ``numbers``.

@@ -308,7 +308,7 @@ class SetAside:
         self._waiting: dict[EpochContainer, _Waiting] = {}
 
     def keep(self, key: EpochContainer, container: ReadResult, records: I64, *, attachments: bool) -> None:
-        """Copy the records that later batches need out of a container, and keep the copies.
+        """Copy, from a container, the records that later batches need, and keep the copies.
 
         If any of the records is damaged, keep the whole container, because another of its records will be the
         replacement.
