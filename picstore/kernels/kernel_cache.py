@@ -40,7 +40,7 @@ _PARTIAL_SECONDS = 3600
 _ROOT = Path(__file__).parents[2]
 # numba's options that change the machine code; the environment names them NUMBA_OPT and so on.
 _OPTIONS = "OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "LOOP_VECTORIZE", "SLP_VECTORIZE"
-# The pattern has no anchor to the beginning of a line, which would make the search five times as slow.
+# The pattern has no anchor to the beginning of a line, because an anchor would make the search five times as slow.
 _IMPORT = re.compile(rb"from (picstore[.\w]*) import (\([^)]*\)|.*)")
 _NAME = re.compile(r"\w+")
 

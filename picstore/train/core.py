@@ -151,7 +151,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         return f"{type(self).__name__}({', '.join(shown)}{'' if gap is None else f', {_GAP}={gap}'})"
 
     def _arguments(self) -> dict[str, Any]:
-        """Return the arguments, with other libraries' transforms translated to picstore's, so that ``repr`` is valid code."""
+        """Return the arguments, with other libraries' transforms translated to picstore's, so that repr is code."""
         given = super()._arguments()
         transform, options = given["transform"], given.get("options", given)
         if transform and not isinstance(transform, (Views, Buckets, Sequences, Progressive)):

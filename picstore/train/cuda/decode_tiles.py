@@ -150,7 +150,10 @@ def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int
 
 @contextlib.contextmanager
 def _waiting_on_errors(device: torch.device) -> Iterator[None]:
-    """Make a device current in a ``with`` block. After an error, wait for copies, because others reuse their source."""
+    """Make a device current in a ``with`` block.
+
+    After an error, wait for copies, because their source will be reused.
+    """
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         try:
             yield

@@ -204,7 +204,10 @@ class RemoteWorkers:
         self.ray.kill(worker.actor)
 
     def _check_alone(self) -> None:
-        """Log a warning if no worker has been ready for a while; raise PicstoreError if none has been for too long."""
+        """Warn once if there has been no ready worker for _WARNING_SECONDS.
+
+        Raise PicstoreError after more time alone.
+        """
         if any(worker.opening is None for worker in self.members):
             self._alone_since, self._warned = time.monotonic(), False
             return

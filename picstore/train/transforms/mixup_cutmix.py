@@ -29,7 +29,10 @@ class BatchTransform(Value, ABC):
 
     @abstractmethod
     def for_classes(self, count: int) -> BatchTransform:
-        """Return a copy for a dataset with ``count`` class names, or 0; raise UsageError if ``count`` does not fit."""
+        """Return a copy for a dataset with ``count`` class names (0 for none).
+
+        Raise UsageError if ``count`` does not fit.
+        """
 
     @abstractmethod
     def __call__(self, images: Any, labels: Tensor, random: BatchRandom) -> tuple[Any, Tensor]:
