@@ -30,7 +30,7 @@ def mcu_size(*, components: int, subsampling: str) -> tuple[int, int]:
 # Cached, because most images of a dataset have one of a few widths, and each call takes 8 µs.
 @lru_cache(maxsize=256)
 def restart_interval(columns: int, mcu_width: int, *, tile_width: int = TILE_WIDTH) -> int:
-    """Choose the MCUs between restart markers: the divisor of ``columns`` whose tile is nearest to ``tile_width``.
+    """Choose the number of MCUs between restart markers: a divisor of ``columns`` that makes tiles near ``tile_width``.
 
     Widths are in pixels; ``columns`` is the number of MCUs in a row of the image. MCUs are counted across the ends of
     rows (T.81, B.2.4.4), so the interval must be a divisor for every row to begin a segment and the tiles to form a

@@ -65,7 +65,10 @@ class ImageFiller:
         self.encoded: EncodedBatch | None = None
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Make the images of ``slots``, with colors changed; return, by slot, damage of records that give no image."""
+        """Decode, resample and color the images of ``slots``.
+
+        Return, by slot, the damage of records that give no image.
+        """
         records, plain = self._records, self._plain(slots)
         described = self._describe(plain) if self._strided is None else self._strided[:, slots.start : slots.stop]
         made = self._fused.run(records, slots, np.ascontiguousarray(described).reshape(-1, described.shape[2]))

@@ -234,7 +234,7 @@ def _rounded(total):
 
 @device_function
 def _neighbors(descriptor, y, x, axis: tl.constexpr):
-    """Return, along an axis, the two nearest source pixels and the second pixel's 12-bit weight, as ``cpu/warp.py``."""
+    """Return, along an axis, the two nearest source pixels and the second's 12-bit weight, as in ``cpu/warp.py``."""
     low = load_i32(descriptor, CLIP + axis)
     last = load_i32(descriptor, CLIP + 2 + axis) - 1
     matrix = descriptor + MAP + 3 * axis

@@ -206,7 +206,7 @@ class RemoteWorkers:
     def _check_alone(self) -> None:
         """Warn once if there has been no ready worker for _WARNING_SECONDS.
 
-        Raise PicstoreError after more time alone.
+        Raise PicstoreError after NO_WORKER_SECONDS, or after _FAILING_SECONDS if workers keep failing to start.
         """
         if any(worker.opening is None for worker in self.members):
             self._alone_since, self._warned = time.monotonic(), False

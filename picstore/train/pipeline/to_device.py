@@ -171,7 +171,7 @@ class AheadStage:
         return not _is_last(received)
 
     def _start_all(self) -> None:
-        """Start received batches; the main function of a thread."""
+        """Start received batches on the device until the last one is started; the main function of a thread."""
         try:
             while self._start_some():
                 pass

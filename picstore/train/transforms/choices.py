@@ -29,7 +29,7 @@ _TRIAL_SIZES = [(97, 61), (53, 89)]
 
 
 class Choice(Value, ABC):
-    """Choice among transforms of one kind: all of geometry, all of color, or all of the batch.
+    """Choice among transforms of one kind: only geometric, only color, or only batch transforms.
 
     Attributes:
         transforms: the transforms to choose from, in the order given.

@@ -76,7 +76,10 @@ class ColorProgram:
 
     @classmethod
     def concatenate(cls, programs: Sequence[ColorProgram], order: I64) -> ColorProgram:
-        """Join programs for different images, numbered through all programs; image i of the result is ``order[i]``."""
+        """Join programs for different images.
+
+        Image i of the result is image ``order[i]``, counted through all programs.
+        """
         width = max(program.opcode.shape[1] for program in programs)
         concatenated = []
         for name in ("opcode", "operands", "key"):

@@ -118,7 +118,10 @@ class Geometry:
 
     @classmethod
     def concatenate(cls, geometries: Sequence[Geometry], order: npt.ArrayLike) -> Geometry:
-        """Join geometries, with images numbered through all of them; image i of the result is image ``order[i]``."""
+        """Join geometries of different images.
+
+        Image i of the result is image ``order[i]``, counted through all of them.
+        """
         chosen = np.asarray(order, dtype=np.int64)
         most = max(each.edges.shape[1] for each in geometries)
         padding = [open_edges(len(each.size), most - each.edges.shape[1]) for each in geometries]
