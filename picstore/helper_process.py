@@ -59,7 +59,7 @@ def allow_imports(names: Sequence[str] = NUMBA_EXTRAS) -> None:
 
 
 def _flags() -> list[str]:
-    """Return those of the command-line options -E and -s that are in effect in this interpreter."""
+    """Return those of Python's command-line options -E and -s with which this interpreter was started."""
     return [*["-E"] * sys.flags.ignore_environment, *["-s"] * sys.flags.no_user_site]
 
 

@@ -140,7 +140,7 @@ def dinov2(
     scale: tuple[float, float] = (0.32, 1.0),
     local_scale: tuple[float, float] = (0.05, 0.32),
 ) -> Views:
-    """DINOv2's views: ``"global_1"``, ``"global_2"`` and ``local_views`` views ``"local"`` (Oquab et al., 2023).
+    """DINOv2's views ``"global_1"``, ``"global_2"`` and, ``local_views`` times, ``"local"`` (Oquab et al., 2023).
 
     The parameters are those of ``DataAugmentationDINO`` in DINOv2's repository.
     """

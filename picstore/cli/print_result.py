@@ -157,7 +157,7 @@ def _export(result: results.ExportResult) -> Iterator[str]:
 
 
 def _duplicates(result: results.DupesResult) -> Iterator[str]:
-    """Format the largest groups, as ``id: duplicate (distance), …``, and the command that deletes the duplicates."""
+    """Format the largest groups of near-duplicates, ``id: duplicate (distance), …``, and the command to delete them."""
     for group in sorted(result.groups, key=lambda group: -len(group.duplicates))[:_MOST_DUPLICATES]:
         shown = ", ".join(f"{each.id} ({each.distance})" for each in group.duplicates[:_MOST_DUPLICATES])
         more = len(group.duplicates) - _MOST_DUPLICATES

@@ -106,7 +106,7 @@ def bin_edges(values: Array, bins: int = _BINS) -> F64:
 
 
 def _by_value(name: str, values: Array, names: Sequence[str]) -> Binned:
-    """Return a bin for each distinct value; the histogram lists only the most frequent values, in descending order."""
+    """Return a bin for each distinct value; the histogram lists only the most frequent values, by descending count."""
     distinct, numbers, counts = np.unique(values, return_inverse=True, return_counts=True)
     order, counted = _most_frequent(name, distinct, counts, names)
     smallest = np.int16 if len(distinct) < 1 << 15 else np.int32

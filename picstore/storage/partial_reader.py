@@ -311,7 +311,7 @@ class TableReader:
         return found
 
     def _begin(self, number: int, path: Location) -> tuple[memoryview, bool]:
-        """Allocate memory of the tables' probable size; return it, and whether the page cache has filled it."""
+        """Allocate memory of the tables' probable size; return the memory, and whether the page cache has filled it."""
         size = int(self._rows["size"][number])
         buffer = fresh(min(size, max(_FIRST_READ, int(size * (self._share or _MAX_TABLES_SHARE)))))
         return buffer, path.read_cached([(int(self._rows["offset"][number]), buffer)])

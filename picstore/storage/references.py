@@ -94,7 +94,10 @@ def find_references_root(
 
 
 def _find(where: Location, manifest: Manifest, stated: str) -> ReferencesRoot:
-    """Return the root ``stated`` in an index's manifest; a relative path is resolved against the index's folder."""
+    """Return the location of the root ``stated`` in an index's manifest.
+
+    A relative path counts from the index's folder.
+    """
     if is_relative(stated):
         folder = where.absolute() / stated
         if isinstance(folder, Folder):

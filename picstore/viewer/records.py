@@ -143,7 +143,10 @@ class Records:
         return self._samplings
 
     def _positions(self, chosen: Filter, gone: threading.Event) -> Array:
-        """Return the positions of all matches of a filter; requests with the same filter wait for the first of them."""
+        """Return the positions of all records that match a filter.
+
+        Of several equal requests, only the first one searches.
+        """
         while True:
             # A filter's text may match more records after more extras have been read, so their number is part of the
             # key.
@@ -185,7 +188,7 @@ class Records:
         return marks
 
     def _mark_columns(self, chosen: Filter) -> Bools:
-        """Return which records match a filter, bool (records,), without regard to its condition in SQL."""
+        """Return which records match all conditions of a filter except that in SQL, bool (records,)."""
         marks = np.ones(len(self.dataset), dtype=np.bool_)
         if chosen.labels:
             marks &= np.isin(self._numbers("label"), chosen.labels)
@@ -278,7 +281,7 @@ def evaluate(table: RecordTable, text: str, *, gone: threading.Event, seconds: f
 
 
 def _start(table: RecordTable, text: str) -> tuple[Condition, Future[Bools]]:
-    """Begin to evaluate a condition in a new thread; return the condition, by which to interrupt it, and a Future."""
+    """Begin to evaluate a condition in a thread; return the Condition, with which to interrupt it, and a Future."""
     result: Future[Bools] = Future()
 
     def run() -> None:

@@ -35,7 +35,7 @@ class ExtrasRead:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Extras of consecutive records: position of the first record, all extras in UTF-8, and the end of each extra."""
+    """Extras of consecutive records: the first record's position, the joined extras in UTF-8, and each extra's end."""
 
     first: int
     values: U8

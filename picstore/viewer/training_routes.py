@@ -87,7 +87,7 @@ def _draw_recipe(session: Session, query: Query) -> Drawn:
 
 
 def _find_recipe(session: Session, name: str) -> Any:
-    """Return the recipe with a name; only named recipes and the file that ``--recipe`` names can be requested."""
+    """Return the recipe called ``name``; a request may name picstore's recipes, and the file given by ``--recipe``."""
     from picstore.viewer.drawn import Recipe, offered_recipes
 
     names = [each["name"] for each in offered_recipes(session.recipe)]

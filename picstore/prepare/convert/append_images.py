@@ -161,7 +161,7 @@ def _count_appends(manifest: Manifest) -> int:
 
 
 def _is_published(manifest: Manifest, job: Job) -> bool:
-    """Return whether a job's append is published: ``manifest`` then lists more appends than when the job began."""
+    """Return whether a job's append is published, because ``manifest`` lists more appends than when the job began."""
     return _count_appends(manifest) > int(job.saved.get("earlier_appends", 1 << 62))
 
 
@@ -176,7 +176,7 @@ def _last_lines(job: Job) -> list[ledger.LedgerLine]:
 
 
 def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...], Sequence[Input]]:
-    """Join the classes of a dataset and a source; return the joined names, and the inputs with labels that index them.
+    """Join the classes of a dataset and a source; return the joined class names, and the inputs with indices of these.
 
     Raise UsageError if the source's attachments or classes do not fit those of the dataset.
     """

@@ -181,7 +181,7 @@ class Job:
         return range(self.rows) if self.shard is None else self.shard.rows(self.rows)
 
     def _row_inputs(self, row: int) -> range:
-        """Return the indices, in the listing, of the inputs of a row of the job."""
+        """Return the indices in the listing of the inputs that a row of the job converts."""
         if self.listing.partition is not None:
             return range(*self.listing.partition.rows[row : row + 2])
         return row_slice(len(self.listing.inputs), self.rows, row)

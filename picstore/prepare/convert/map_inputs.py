@@ -77,14 +77,14 @@ def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> d
 
 
 def _attach(one: Input, files: Mapping[str, str], fields: set[str]) -> Input:
-    """Return an input whose maps are attachments ``map:NAME``: attachments in ``fields``, renamed, and ``files``."""
+    """Return an input with its maps as attachments ``map:NAME``: attachments in ``fields``, renamed, and ``files``."""
     named = [(PREFIX + name if name in fields else name, each) for name, each in one.attachments]
     beside = [(PREFIX + name, Input(posixpath.basename(path), -1, path)) for name, path in files.items()]
     return replace(one, attachments=(*named, *beside)) if named or beside else one
 
 
 def _first_map(request: MapRequest, inputs: Sequence[Input]) -> Any:
-    """Return the values of the first readable map of a request; raise UsageError if no map is readable or exists."""
+    """Return the values of a request's first readable map; raise UsageError if there is no map, or none is readable."""
     problem = ""
     for _, one in zip(range(_PROBED), _maps(request.name, inputs), strict=False):
         values = _try_read(one)

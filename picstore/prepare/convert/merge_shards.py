@@ -140,7 +140,7 @@ def _row_copies(source: Location, root: WritableLocation, rows: set[int]) -> Ite
 
 
 def _copy_rows(copies: Sequence[RowCopy], workers: int | worker_processes.Engine) -> None:
-    """Link the rows' files in this process; in tasks of the engine, copy the files of rows that cannot be linked."""
+    """Hard-link rows' files in this process; copy the files that cannot be linked in tasks of the engine."""
     linked = map_concurrently(_link_row, copies)
     unlinked = [copy for copy, done in zip(copies, linked, strict=True) if not done]
     list(worker_processes.run_each(copy_row, unlinked, workers=workers))

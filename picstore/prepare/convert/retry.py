@@ -102,7 +102,7 @@ def _reopen(
 
 
 def _find_readable(listing: Listing, failed: set[int], options: ConvertOptions) -> set[int]:
-    """Return the ids of failed inputs that can be converted now."""
+    """Return the ids of the inputs that failed before and can be converted now."""
     settings = options.encode, options.image_timeout, listing.maps
     tasks = deque((id_, listing.inputs[id_], *settings) for id_ in sorted(failed))
     ended = worker_processes.as_engine(options.workers).run(convert_sample, tasks)

@@ -106,7 +106,10 @@ class ReusableRow:
 
 
 def _read_by_id(folder: Location, fields: tuple[str, ...]) -> Iterator[Record]:
-    """Yield the undamaged records of all files in a folder by ascending id, the order of records in each file."""
+    """Yield the undamaged records of all files in a folder in ascending order of ids.
+
+    Each file has that order already.
+    """
     found = (_FILE.fullmatch(name) for name, _ in sorted(folder.files()))
     addresses = [(int(match[1]), int(match[2])) for match in found if match is not None]
     records = (_read_records(folder, stream, file, fields) for stream, file in addresses)

@@ -178,7 +178,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 def _start_task(
     function: Callable[[T, ProgressCallback], R], task: T, idle: list[_Worker[T]], max_life: float | None
 ) -> _Worker[T]:
-    """Send a task to an idle process, or to a new process; return the worker."""
+    """Send a task to an idle process, else to a new process; return the worker that runs the task."""
     most = _MAX_LIFE_SECONDS if max_life is None else max_life
     while idle:
         worker = idle.pop()

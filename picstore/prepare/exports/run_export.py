@@ -167,7 +167,7 @@ def _write_tasks(dataset: Dataset, format: ExportFormat, outlines: Outlines) -> 
 
 
 def _sync_tree(folder: Path) -> None:
-    """Sync ``folder`` and the folders and files directly in it; some files were written without a sync."""
+    """Sync ``folder`` and everything directly in it to disk, because some files were written without a sync."""
     for path in (folder, *folder.iterdir()):
         if path.is_dir():
             sync_folder(path)
@@ -318,7 +318,7 @@ def write_parts(task: WriteTask, on_progress: ProgressCallback) -> WrittenParts:
 
 
 def _read_records(task: WriteTask) -> Iterator[Record | None]:
-    """Yield the records of a task in order, None for each record that is damaged."""
+    """Yield the records of a WriteTask in its order; yield None in place of a damaged record."""
     places = zip(task.containers.tolist(), task.positions.tolist(), strict=True)
     for number, of_container in groupby(places, key=lambda place: place[0]):
         container: Container | None = None

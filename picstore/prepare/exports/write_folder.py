@@ -131,7 +131,10 @@ class FolderFormat(ExportFormat):
 
 
 def _free_path(wish: _Wish, folder: str, hidden: dict[str, str], used: UsedNames) -> str:
-    """Return a path without ``.jpg``, such that paths of JPEG and attachments are unused; mark these paths as used."""
+    """Return a path without ``.jpg`` by which the record's JPEG and attachments have unused names.
+
+    Mark these as used.
+    """
     stem, tries = wish.stem, 0
     while True:
         path = f"{folder}/{stem}"

@@ -69,7 +69,7 @@ class ParquetFormat(ExportFormat):
         return bool(self.classes) and len(set(self.classes)) == len(self.classes)
 
     def _features(self) -> dict[str, Any]:
-        """Return the description of the columns that the library ``datasets`` reads from a file's metadata."""
+        """Return the columns' description for a file's metadata, where Hugging Face's library ``datasets`` reads it."""
         label: dict[str, Any] = {"dtype": "int64", "_type": "Value"}
         if self._has_label_names:
             label = {"names": self.classes, "_type": "ClassLabel"}

@@ -223,7 +223,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _bounded(connection: Connection, seconds: float) -> Iterator[None]:
-    """Let the kernel end this process after ``seconds``, or when the parent dies, even if C code does not return.
+    """Let the kernel end this process after ``seconds`` or at the parent's death, even if C code does not return.
 
     While the parent waits for an answer, the only event that the socket can have is its closing; this sends SIGIO,
     which ends the process.

@@ -179,7 +179,7 @@ def _read_raw(data: bytes, max_pixels: int) -> Image.Image:
 
 
 def _without_exif(image: Image.Image) -> Image.Image:
-    """Remove the EXIF, because the decoder has applied the file's own orientation, which takes precedence."""
+    """Remove an image's EXIF: the decoder has applied the file format's orientation, which overrides the EXIF's."""
     image.info.pop("exif", None)
     return image
 

@@ -138,7 +138,7 @@ def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
 
 
 def _wand(coder: str) -> tuple[Any, tuple[type[Exception], ...], type[Warning]]:
-    """Import wand; return its class Image, the types of its errors, and the type of its warnings."""
+    """Import wand; return wand's class Image, its types of errors as a tuple, and its type of warnings."""
     try:
         start_library()
         from wand.exceptions import BaseWarning, WandException

@@ -168,7 +168,7 @@ def _corner_columns(names: Sequence[str]) -> tuple[str, str, str, str] | None:
 
 
 def _is_retinanet(first: Sequence[str]) -> bool:
-    """Return whether a table's first row is a path and a box, as in RetinaNet's tables, which have no header."""
+    """Return whether a table's first row is a path and a box instead of a header, as in RetinaNet's tables."""
     if len(first) != len(_RETINANET) or not all(value == "" or _number(value) is not None for value in first[1:5]):
         return False
     return "." in first[0]

@@ -215,7 +215,7 @@ def _fetch_range(source: Input) -> bytes:
 
 
 def _check_version(source: Input) -> None:
-    """Raise Changed if a local file has another version than when it was listed; readers pin versions of objects."""
+    """Raise Changed if a local file has another version than when it was listed; for objects, readers check this."""
     if source.version and not is_remote(source.path) and not is_version(Path(source.path).stat(), source.version):
         raise Changed(Changed.WHAT, source.path)
 

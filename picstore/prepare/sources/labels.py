@@ -255,7 +255,10 @@ def _refuse_outside(numbers: Mapping[Label, int], names: Sequence[str], where: o
 
 
 def _number_folders(counts: Mapping[Label, int]) -> Numbering:
-    """Number samples by the first path component in which their folders differ; −1 if all lie in one folder."""
+    """Number the classes by the first path component in which the samples' folders differ.
+
+    −1 if there is one folder.
+    """
     paths: dict[Label, tuple[str, ...]] = {
         label: tuple(label.path.split("/")) for label in counts if isinstance(label, InFolder)
     }

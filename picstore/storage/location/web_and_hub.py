@@ -52,7 +52,7 @@ class WebFile(RemoteFile):
         return cls(scheme, bucket, "/".join(names))
 
     def _meta(self) -> Mapping[str, Any]:
-        """Return size, ETag and date by requesting the first byte; servers that redirect may handle HEAD wrongly."""
+        """Return the file's size, ETag and date by requesting its first byte, because some servers fail at HEAD."""
         try:
             return self._download(str(self), 0, 1).meta
         except OutOfRange:
