@@ -257,7 +257,7 @@ def _refuse_outside(numbers: Mapping[Label, int], names: Sequence[str], where: o
 def _number_folders(counts: Mapping[Label, int]) -> Numbering:
     """Number the classes by the first path component in which the samples' folders differ.
 
-    −1 if there is one folder.
+    If there is only one folder, all samples get −1.
     """
     paths: dict[Label, tuple[str, ...]] = {
         label: tuple(label.path.split("/")) for label in counts if isinstance(label, InFolder)

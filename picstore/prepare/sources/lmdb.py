@@ -182,7 +182,7 @@ def _check_size(environment: Any, file: Path) -> None:
 
 
 def _samples(file: Path, version: str, *, with_texts: bool, counts: Counter[str]) -> Iterator[SourceSample]:
-    """Yield samples in key order; raise Corrupt at an entry that kills the process that reads it."""
+    """Yield samples in the order of keys; raise Corrupt at an entry that kills the process that reads the entry."""
     tasks = deque([_Chunk(str(file), version, _ENTRIES, with_texts=with_texts)])
     with closing(LocalEngine(1).run(list_entries, tasks)) as outcomes:
         for chunk, outcome in outcomes:

@@ -112,7 +112,7 @@ def _check_options(given: Mapping[str, object], format_: SourceFormat, kind: str
 
 
 def _enter_split(location: Location, kind: str, options: dict[str, object], *, has_classes: bool) -> Location:
-    """Return the folder of the split that ``options`` name, and delete that option; else return the location.
+    """Return the folder of the split that ``options`` names, and delete the option; without a folder, the location.
 
     Raise UsageError if there are several folders, all named like splits, and the user named none. If the user gave
     class names (``has_classes``), such folders of images are classes instead.
@@ -137,7 +137,10 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
 
 
 def _with_targets(listing: Listing, forms: str) -> Listing:
-    """Return the listing with the target forms ``forms``; without forms, with remarks on fields named like targets."""
+    """Return the listing with the target forms ``forms``.
+
+    If ``forms`` is empty, add remarks on fields that are named like targets.
+    """
     if forms:
         if listing.kind in _WITH_TARGETS:
             raise UsageError(f"the source {listing.kind} says where its targets are; leave out --targets")
