@@ -179,7 +179,7 @@ class Audit:
         return first, last
 
     def positions(self, ids: I64, *, source: int = 0) -> I64:
-        """Return the position of each id in a dataset as the training had it; −1 for ids that it does not have."""
+        """Return the position of each id in a dataset as the training had it; −1 for an id that the dataset lacks."""
         dataset = self.datasets[source]
         stored, found = _find(dataset.containers.ids(), ids)
         places = np.where(dataset.live.marks(), np.cumsum(dataset.live.marks()) - 1, -1)

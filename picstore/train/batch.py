@@ -235,7 +235,7 @@ class Batch:
         return replace(self, labels=self.labels.repeat(count), ids=self.ids.repeat(count), columns=columns)
 
     def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        """Return the batch with a function applied to each tensor except those of targets."""
+        """Return a copy of the batch with a function applied to each tensor, except to the targets' tensors."""
         values = (self.images, self.labels, self.ids, self.columns, self.weight)
         images, labels, ids, columns, weight = (_map_tensors(function, value) for value in values)
         return Batch(images, labels, ids, self.targets, columns, weight)

@@ -126,7 +126,7 @@ def _reach_in_epoch(source: TrainingSource, plan: TransformPlan, epoch: int, ids
 def read_alone(
     dataset: Dataset, number: int, records: Collection[int], rows_of: RowsOf, *, attachments: bool
 ) -> Container | Damage:
-    """Read only some records of a container; if one of them is damaged, read all, to find a replacement."""
+    """Read only some records of a container; if a record is damaged, read the whole container to find a replacement."""
     wanted = np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_)
     wanted[list(records)] = True
     try:

@@ -209,7 +209,7 @@ def _copy_row(row, out):
 
 @device_function
 def _sharpen_row(rows, y, rest, column, out):
-    """Write row ``y``, blended with its smoothed copy by the weight ``rest`` of the copy; keep the outermost pixels."""
+    """Write row ``y`` blended with its smoothed copy, which has the weight ``rest``; keep the outermost pixels."""
     above, row, below = rows[(y - 1) % 3], rows[y % 3], rows[(y + 1) % 3]
     for i in range(row.size):
         column[i] = above[i] + row[i] + below[i]

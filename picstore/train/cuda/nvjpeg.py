@@ -165,7 +165,7 @@ def decode_all(streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, d
 def _decode_some(
     streams: list[torch.Tensor], decode: Decode, device: torch.device, *, again: bool = False
 ) -> list[torch.Tensor | str]:
-    """Decode JPEG streams in one call; if the call fails, try each half of the list alike, down to single streams.
+    """Decode JPEG streams in one call; if it fails, in a call for each half, and so on down to single streams.
 
     Returns:
         For each stream its image or, if it fails even as a single stream, the error's message.

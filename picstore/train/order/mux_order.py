@@ -23,7 +23,7 @@ from picstore.train.transforms.arguments import checked_integer
 
 
 def source_seed(seed: int, number: int) -> int:
-    """Return the seed of a mux's source; it depends on the number, because a dataset may be listed twice."""
+    """Return the seed of a mux's source, which depends on the source's number: a dataset may be listed twice."""
     return rng.key(rng.MUX, seed, number)
 
 

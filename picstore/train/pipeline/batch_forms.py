@@ -78,7 +78,7 @@ class BatchForm(ABC):
 
 
 class Pixels(BatchForm):
-    """Form whose images the CPU has decoded and augmented."""
+    """Form of batches whose images the CPU has decoded and augmented."""
 
     decoded = True
 
@@ -106,7 +106,10 @@ class Pixels(BatchForm):
 
 
 class Streams(BatchForm):
-    """Form with JPEG streams, each cut to the tiles that views reach, for nvJPEG, which cannot downscale."""
+    """Form of batches with JPEG streams for nvJPEG, which cannot downscale.
+
+    Each stream is cut to the tiles that views show.
+    """
 
     reduces = False
 
@@ -126,7 +129,7 @@ class Streams(BatchForm):
 
 
 class Segments(BatchForm):
-    """Form with rows of a JPEG's tiles, and descriptions of their segments, for picstore's GPU kernels."""
+    """Form of batches with rows of JPEGs' tiles, and descriptions of their segments, for picstore's GPU kernels."""
 
     mapped = True
     # Larger tasks, because describing an image's tiles takes 1/200 of the time to decode and augment it.
