@@ -168,7 +168,7 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
 
 @device_function
 def _open_image(stages, stream, box, factor, workspace, rect):
-    """Open the tiles that ``box`` needs, or the whole image if no tiles can be opened alone.
+    """Open the tiles that ``box`` needs, or the whole image if ``box`` covers it or it has no tiles to open alone.
 
     ``rect`` receives the rectangle that is opened. Return a code, as ``open_box`` does.
     """

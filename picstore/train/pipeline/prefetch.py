@@ -153,7 +153,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop reading containers, and wake all threads that wait for a container or for work."""
+        """Stop reading containers, and wake all threads that wait in this prefetcher."""
         with self._changed:
             self._closed = True
             while self._waiting:
