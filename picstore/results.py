@@ -131,7 +131,7 @@ class QualityResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleResult(Result):
-    """Result of ``shuffle``: facts about the copy; ``shuffle`` is the last shuffle that the copy's manifest records."""
+    """Facts about a shuffled copy; the attribute ``shuffle`` is the last entry of the manifest's list of shuffles."""
 
     dataset: str
     uuid: str

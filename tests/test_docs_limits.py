@@ -53,7 +53,7 @@ LIMITS = {
     "reference/loader.md": 1180,
     "reference/processes.md": 918,
     "reference/python.md": 600,
-    "reference/transforms.md": 1620,
+    "reference/transforms.md": 1640,
     "reliability.md": 1000,
     "remote-workers.md": 864,
     "sampling.md": 1350,

@@ -208,8 +208,24 @@ def test_results_and_public_modules_hold_nothing_that_can_be_changed(root: Path)
             assert not isinstance(getattr(module, name), (list, dict, set, np.ndarray)), name
 
 
+def test_an_audit_says_the_same_after_its_answers_are_changed(root: Path) -> None:
+    with closing(picstore.Loader(root, batch_size=4, weights="score", **COMMON)) as loader:
+        audit = picstore.audit(loader.state_at(2, 1), loader)
+
+    def ask() -> list[Any]:
+        ids = np.arange(COUNT)
+        return [answers(audit), audit.samples(), list(audit.parts()), audit.find([1]), audit.counts(),
+                audit.all_counts(), audit.unseen(), audit.status(ids), audit.ids(), audit.paths(ids),
+                audit.positions(ids)]  # fmt: skip
+
+    expected = told(ask())
+    for _ in range(2):
+        scribble(ask())
+        assert told(ask()) == expected
+
+
 def test_every_public_class_is_asked() -> None:
-    asked = {"Dataset", "Record", "Loader", "Batch", "DataMux", "MapDataset"}
+    asked = {"Dataset", "Record", "Loader", "Batch", "DataMux", "MapDataset", "Audit"}
     assert asked | {"Writer"} == {name for name in _public.modules_by_name(_public.NAMES) if is_class(name)}
 
 

@@ -45,13 +45,14 @@ class Compiled:
 
 
 def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Compiled:
-    """Compile the kernels that the cache lacks, with a notice on stderr; one of several processes compiles for all.
+    """Compile the kernels that the cache lacks, with a notice on stderr.
 
-    If there is no folder for the cache, each process compiles the kernels for itself.
+    If several processes call this at the same time, one compiles and the others wait. If there is no folder for the
+    cache, each process compiles the kernels for itself.
 
     Args:
         kernels: dispatchers of :func:`picstore.kernels.jit.kernel`.
-        processes: number of processes that compile at the same time; by default one for each core.
+        processes: number of worker processes to compile in; by default one for each core.
     """
     started = time.monotonic()
     wanted = list(dict.fromkeys(kernels))

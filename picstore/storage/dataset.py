@@ -288,9 +288,10 @@ class Dataset(Sequence[Record]):
         return draw_tiles([read_tile(self.__getitem__, k, self.classes) for k in positions], columns=columns)
 
     def summary(self) -> Figure:
-        """Draw the numbers of images by class, width, height and bytes, from the indexes of all containers.
+        """Plot how many images there are of each class, width, height and size in bytes, as a matplotlib figure.
 
-        Images with damaged index entries are counted in the title only. Raise MissingDependency without matplotlib.
+        Read the indexes of all containers. Images with damaged index entries are counted in the title only. Raise
+        MissingDependency without matplotlib.
         """
         from picstore.storage.record_pictures import draw_summary
 

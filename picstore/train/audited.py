@@ -146,9 +146,10 @@ class Audit:
         return list(map(str, chosen))
 
     def ids(self, source: int = 0) -> I64:
-        """Return the ids of a dataset's records, in order of position; they are read at the first call and kept."""
+        """Return the ids of a dataset's records, in order of position, read-only; they are read once."""
         if source not in self._ids:
             self._ids[source] = self.datasets[source].ids
+            self._ids[source].setflags(write=False)
         return self._ids[source]
 
     def paths(self, positions: I64, *, source: int = 0) -> list[str | None]:

@@ -203,7 +203,7 @@ def _encode(pixels: U8, media_type: str = JPEG) -> Picture:
 
 
 def _decode_foreign(record: Record, name: str, resize: Size | None = None) -> U8:
-    """Decode an image of an index that is not an upright JPEG, as ``picstore convert`` decodes it.
+    """Decode an indexed image that is not an upright JPEG, as ``picstore convert`` would decode it.
 
     A separate process decodes it, because some decoders hold the GIL, which other requests and signal handlers need.
     Raise ImageError if the image cannot be decoded or is too large.

@@ -313,7 +313,7 @@ def choose_rows(listing: Listing, options: ConvertOptions) -> int:
         sizes = sample_sizes(inputs)
         return count_rows(len(inputs), max(1.0, sum(sizes) / len(sizes)), options.shape)
     engine = worker_processes.as_engine(options.workers)
-    # This machine converts the sample even if a cluster converts the rows.
+    # A trial conversion of a few inputs runs on this machine, even if a cluster then converts all rows.
     if not isinstance(engine, worker_processes.LocalEngine):
         engine = worker_processes.LocalEngine(count_cores())
     tasks = deque(

@@ -142,7 +142,7 @@ def reader_in_block(encoding: str, block: CompressedBlock | None) -> tuple[Calla
 
 
 def read_rgb(source: Input) -> bytes:
-    """Read an input that is RGB pixels in a file, and return a PPM file; ``key`` holds width and height as u32."""
+    """Read an input stored as raw RGB pixels, and return a PPM file; ``key`` of the input is width and height, u32."""
     width, height = struct.unpack("<II", source.key)
     return netpbm(_read_range(source), width, height, 3)
 

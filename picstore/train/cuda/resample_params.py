@@ -71,7 +71,7 @@ def _weigh(source_size: I64, box: F64, clip: I64, size: I64, filters: tuple[I64,
 def make_resample_params(
     geometry: Geometry, planes: I64, source_size: I64, origins: I64, factors: I64
 ) -> ResampleParams:
-    """Return the parameters that resample decoded images as ``train/cpu/render.py`` does one image.
+    """Return kernel parameters for resampling decoded images, with the result of ``train/cpu/render.py``.
 
     ``origins``, (n, 2), and ``factors``, (n,), are arguments of ``augment``.
 

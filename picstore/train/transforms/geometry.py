@@ -300,7 +300,7 @@ class Geometry:
         return replace(self, fill=np.tile(np.array(fill, dtype=np.uint8), (len(self.size), 1)))
 
     def with_border(self, border: int) -> Geometry:
-        """Return a copy that repeats pixels of the image beyond its border, by the padding mode ``border``."""
+        """Return a copy of this geometry that fills the area outside of the image by the padding mode ``border``."""
         return replace(self, border=np.full(len(self.size), border, dtype=np.int64))
 
     def points_to_output(self, slot: int, points: npt.ArrayLike) -> F64:

@@ -250,7 +250,7 @@ def test_settings_survive_json():
         assert EncodeSettings.from_json(each.to_json()) == each
     with pytest.raises(UsageError, match="unknown"):
         EncodeSettings.from_json({"sharpness": 3})
-    with pytest.raises(UsageError, match="settings"):
+    with pytest.raises(UsageError, match="quality is 'ninety'"):
         EncodeSettings.from_json({"quality": "ninety"})
 
 

@@ -109,4 +109,4 @@ def test_long_lists_are_cut_short_for_people(capsys: pytest.CaptureFixture[str])
     figures = {"distance": 6, "images": 900, "duplicates": 750, "unreadable": 0, "seconds": 1.0}
     print_result(DupesResult(dataset="d", other=None, groups=groups, ids=None, **figures), as_json=False)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 23 and lines[0].endswith("and 10 more") and lines[20].startswith("… and 5 groups more")
+    assert len(lines) == 23 and lines[0].endswith("and 10 more") and lines[20].startswith("… and 5 more groups")

@@ -125,9 +125,7 @@ def test_workers_that_end_before_they_are_ready_are_an_error(
     monkeypatch.setattr(remote_workers, "_FAILING_SECONDS", 0.0)
     monkeypatch.setattr(remote_workers, "_RETRY_SECONDS", 0.0)
     cluster.before_wait = lambda ray: [ray.kill(actor) for actor in ray.living]  # type: ignore[assignment]
-    with pytest.raises(
-        PicstoreError, match=r"\d remote workers have ended before they were ready, the last by RayError"
-    ):
+    with pytest.raises(PicstoreError, match=r"\d remote workers have ended before being ready, the last by RayError"):
         take(remote_loader(make_dataset(50)), 1)
 
 
