@@ -13,9 +13,9 @@ from picstore.jpeg.transcode_lookup import LOOKUP_BITS, SKIP_SHIFT
 from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u16
 
 # Columns of a scan's row, int64. Addresses: DATA of the unstuffed data, followed by PADDING zeros; SEGMENTS of the
-# segments' offsets in the data; BLOCKS of an MCU's blocks, int64 (n, 4): component, DC table, AC table, whether the DC
-# is edited; SINGLE to SYMBOLS of the arrays of ``transcode_lookup.make_lookups``; STARTS of the notes that the kernel
-# writes. Numbers of blocks: PER_MCU in an MCU, PER_SEGMENT in a segment, LEFT in the rest of the scan.
+# segments' offsets in the data; BLOCKS of an MCU's blocks, int64 (blocks, 4): component, DC table, AC table, whether
+# the DC is edited; SINGLE to SYMBOLS of the arrays of ``transcode_lookup.make_lookups``; STARTS of the notes that the
+# kernel writes. Numbers of blocks: PER_MCU in an MCU, PER_SEGMENT in a segment, LEFT in the rest of the scan.
 DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_SEGMENT, LEFT = range(11)
 # Columns of a scan's row that the kernel fills. DAMAGE: code of damage. UNTIL: number of blocks left in the segment.
 # LIMIT: end of the segment in bits. PLANS: first column of the plans of the blocks.
@@ -28,8 +28,9 @@ AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
 _PLAN_COLUMNS, _MAX_BLOCKS = 6, 6
 SCAN_COLUMNS = PLANS + _PLAN_COLUMNS * _MAX_BLOCKS
 
-# Fields of a block's note. From bit POSITION_SHIFT on: bit of the data at which its DC code begins. From bit BITS_SHIFT
-# on: number of bits of the DC code and difference. In the lowest bits: DC difference plus DIFFERENCE_BIAS.
+# Fields of the note, an int64, that the kernel writes for each block. From bit POSITION_SHIFT on: bit of the data at
+# which the block's DC code begins. From bit BITS_SHIFT on: number of bits of the DC code and difference. In the lowest
+# bits: DC difference plus DIFFERENCE_BIAS.
 POSITION_SHIFT, BITS_SHIFT, DIFFERENCE_BIAS = 20, 12, 2048
 
 # A lane is the state of reading one scan: accumulator, number of its valid bits, address of the next byte, index of the
@@ -156,7 +157,7 @@ def _begin_scan(scan):
 
 @inlined
 def _begin_segment(row):
-    """Return a lane at the first AC code of a scan's next segment."""
+    """Return a lane (the state of reading a scan) at the first AC code of the scan's next segment."""
     offsets = array_at(_u64(row[SEGMENTS]), 2, np.int64)
     row[SEGMENTS] += 8
     row[UNTIL] = min(row[PER_SEGMENT], row[LEFT])

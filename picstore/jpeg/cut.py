@@ -34,13 +34,13 @@ _u8 = np.uint8
 
 @dataclass(frozen=True, slots=True)
 class TiledJpegs:
-    """JPEGs in memory, with the layout of their tiles.
+    """n JPEGs in memory, each with the layout of its tiles.
 
     Attributes:
         tilings: int64 (n, 6): width and height of the image, width and height of an MCU, all in pixels, the restart
             interval in MCUs, and the number of bytes before the entropy-coded data.
-        addresses: uint64 (n, 2), addresses of the stream and of its segments' lengths (uint16).
-        sizes: int64 (n, 2), number of bytes of the stream, and number of its segments.
+        addresses: uint64 (n, 2), addresses of each JPEG and of the lengths of its segments (uint16).
+        sizes: int64 (n, 2), number of bytes of each JPEG, and number of its segments.
         owners: objects that keep the memory at the addresses alive.
     """
 
@@ -73,7 +73,7 @@ class TiledJpegs:
 
 @dataclass(frozen=True, slots=True)
 class CutJpegs:
-    """JPEGs cut out of other JPEGs, one after another in one buffer.
+    """n JPEGs cut out of other JPEGs, one after another in one buffer.
 
     Attributes:
         data: uint8; cut i is ``data[offsets[i] : offsets[i + 1]]``.
@@ -289,7 +289,7 @@ def tile_row_ranges(lengths, header, per_row, tiles):
 
 @device_function
 def prefetch_tile_row(source, ranges, row):
-    """Prefetch row of tiles ``row`` of the results ``ranges`` of :func:`tile_row_ranges`, if they have such a row."""
+    """Prefetch row of tiles ``row`` of ``ranges``, from :func:`tile_row_ranges`; do nothing if there is no such row."""
     begins, ends = ranges
     address = np.uint64(source.ctypes.data)
     if row < begins.size:

@@ -28,7 +28,7 @@ def decode_rgb(
 
     Args:
         jpeg: one whole stream.
-        width, height: size in pixels, from an index or the headers.
+        width, height: size in pixels, from a container's index or the JPEG's headers.
         factor: divisor of the sides, 1, 2, 4 or 8, at most the shorter side; above 1, the inverse DCT computes fewer
             samples.
         buffer: contiguous one-dimensional uint8 array to decode into, with at least as many bytes as the result; by

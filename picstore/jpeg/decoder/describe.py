@@ -37,9 +37,10 @@ def measure_tiles(streams, starts, firsts):
 
     Args:
         streams: argument of ``describe_tiles``.
-        starts: int64 (n + 1,), takes the images' offsets in bytes, multiples of 8, and the number of all bytes.
-        firsts: int64 (n + 1,), takes the index of each image's first row, and the number of all rows; a row describes
-            a part of a segment.
+        starts: int64 (images + 1,), takes the offset in bytes of each image, a multiple of 8, and the number of all
+            bytes.
+        firsts: int64 (images + 1,), takes the index of each image's first row, and the number of all rows; a row
+            describes a part of a segment.
     """
     addresses, sizes, tilings, boxes, factors, points = streams
     rect, tiles = np.empty(4, np.int64), np.empty(4, np.int64)
@@ -65,17 +66,17 @@ def describe_tiles(slots, streams, data, segments, images, tables):
     """Copy the tiles under the boxes of some images, and describe the images, their segments and tables.
 
     Args:
-        slots: index of the first image, and of the last image + 1.
+        slots: index of the first image to copy and describe, and of the last such image + 1.
         streams: addresses, sizes and tilings of ``jpeg.cut.TiledJpegs`` of n images; boxes (n, 4): left, top, right and
             bottom in pixels, not empty, within the image; factors (n,): 1, 2, 4 or 8, by which decoding divides the
-            sides; entry points (n, 2): their address, and the MCUs from one to the next, less than the interval; 0 if
-            there are no entry points, −1 if they are impossible.
-        data: uint8, takes the bytes; ``starts`` of ``measure_tiles``.
-        segments: int32 (m, PART_WORDS), takes the words of each part of a segment; uint16 (m,), takes the lengths of
-            all copied segments; ``firsts`` of ``measure_tiles``.
-        images: int64 (n, IMAGE_WORDS), takes the words of each image; (n, 4), takes left, top, width and height of its
-            tiles; (n, 4), takes a code, negative if the GPU cannot decode the image, and the numbers of parts, lengths
-            and bytes.
+            sides; entry points (n, 2): their address, and the number of MCUs from one entry point to the next, less than
+            the restart interval; 0 if there are no entry points, −1 if they are impossible.
+        data: two arrays: uint8, takes the copied bytes; and ``starts`` of ``measure_tiles``.
+        segments: three arrays: int32 (parts, PART_WORDS), takes the words of each part of a segment; uint16, takes the
+            lengths of all copied segments; and ``firsts`` of ``measure_tiles``.
+        images: three arrays, int64: (n, IMAGE_WORDS), takes the words of each image; (n, 4), takes left, top, width and
+            height of its tiles; (n, 4), takes a code, negative if the GPU cannot decode the image, and the numbers
+            of parts, lengths and bytes.
         tables: uint8 (4 n, HUFFMAN_BYTES) and int32 (4 n, 4), take Huffman tables; int16 (4 n, 64), takes quantization
             tables, in zigzag order.
     """

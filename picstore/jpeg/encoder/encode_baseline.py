@@ -45,7 +45,7 @@ def encode(pixels: U8, *, quality: int, subsampling: str, interval: int | None =
         pixels: uint8 (height, width, 3) in RGB, or (height, width) in grey, of at most 65,535 pixels a side; copied if
             neither channels nor pixels are contiguous.
         quality: libjpeg's scale, 1 … 100.
-        subsampling: chroma subsampling, "444", "422" or "420"; ignored for grey images.
+        subsampling: chroma subsampling, "444", "422" or "420"; no effect on grey images.
         interval: MCUs between markers, 1 … 65,535; by default those of a tile, see ``jpeg.tiles.restart_interval``.
 
     Raises:

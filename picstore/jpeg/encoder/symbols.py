@@ -75,7 +75,8 @@ def _fill_rows(source, row, shape, rows, stride):
         source: address of the first pixel; numbers of bytes from one row, pixel and channel to the next.
         row: index of the row of MCUs.
         shape: width and height of the image, MCUs in a row, and sampling factors of the luma.
-        rows: address of three planes of 8 * v rows at full width, followed by two planes of 8 rows of halved chroma.
+        rows: address of three planes at full width, each of 8 rows times the luma's vertical sampling factor; then two
+            planes of 8 rows of halved chroma.
         stride: number of bytes from one row of samples to the next.
     """
     first, down, across, channel = source

@@ -133,9 +133,10 @@ def _read_position(task: RowTask) -> int:
 
 
 def convert_row(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenFragment:
-    """Convert a row of the job: write one file of each stream, then the row's ledger fragment.
+    """Convert a row of the job: write a file in each stream (folder) of the dataset, then the row's ledger fragment.
 
-    Memory holds one image or group of small images, and one container per stream, or two if records are reused.
+    Memory holds one image or group of small images, and one container of each file that is written. If a retry copies
+    records from the row's previous files, memory also holds one container of each previous file.
     """
     lines = []
     reusable = ReusableRow(task.reuse, task.attachments)

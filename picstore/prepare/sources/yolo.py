@@ -262,7 +262,7 @@ def _read(pair: _Pair, meaning: Meaning) -> dict[str, Any] | str:
 
 
 def _read_meaning(folder: Location, trees: Sequence[_Tree]) -> tuple[Meaning, list[str]]:
-    """Return the class names and shape of keypoints that files of the source state, and messages for the user."""
+    """Return class names and keypoints' shape, as read from the source's files; and a message if there are no names."""
     files = {name for name, is_folder in visible_entries(folder) if not is_folder}
     yamls = sorted(name for name in files if name.lower().endswith((".yaml", ".yml")))
     preferred = [name for name in ("data.yaml", "dataset.yaml", *yamls) if name in yamls]

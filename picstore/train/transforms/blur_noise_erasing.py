@@ -85,7 +85,7 @@ class RandomErasing(ColorTransform):
             ``Normalize`` and normalized values after it. Random values are standard normals after ``Normalize``, and
             uniform grey levels before it, as in the paper. (Before it, torchvision truncates standard normals to bytes,
             so that most are black.)
-        inplace: ignored.
+        inplace: no effect; accepted because torchvision has it.
     """
 
     erases = True

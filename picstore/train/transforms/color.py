@@ -205,7 +205,7 @@ class Normalize(ColorTransform):
         mean, std: one number for all channels, or a list, tuple, array or tensor with one for each; std is not 0.
             Both are in units of values from 0 to 1, as in torchvision. If they seem to be in levels from 0 to 255, as
             FFCV and DALI take them, they are used unchanged, with a warning.
-        inplace: ignored.
+        inplace: no effect; accepted because torchvision has it.
     """
 
     normalizes = True

@@ -54,9 +54,9 @@ class Geometry:
         clip: int64 (n, 4), left, top, right, bottom in source pixels. The filter uses only pixels within the clip;
             pixels in the clip but outside of the image are ``fill``.
         size: int64 (n, 2), widths and heights of the outputs after the transforms so far.
-        edges: float64 (n, k, 3), half-planes a·x + b·y + c ≥ 0 in source coordinates; outside of them the output is
-            ``fill``. The sum is the distance from the edge, in pixels of the canvas that the edge bounds; the output is
-            blended with the fill over one pixel.
+        edges: float64 (n, k, 3), coefficients a, b, c of k half-planes a·x + b·y + c ≥ 0 per image, x and y in source
+            pixels; outside of any half-plane the output is ``fill``. The sum is the distance from the edge, in pixels of
+            the canvas that the edge bounds; the output is blended with the fill over one pixel.
         interpolation: int64 (n,), code of ``kernels/filters.py`` for the widest filter that any transform asks for,
             because the whole list of transforms is one resampling.
         antialias: bool (n,), whether the filter is widened if it minifies; the nearest filter never is.
@@ -183,7 +183,7 @@ class Geometry:
 
     @cached_property
     def output_edges(self) -> F64:
-        """float64 (n, k, 3): ``edges`` in output coordinates, as ``edges_on_output`` returns them."""
+        """``edges``, k half-planes for each of n images, with x and y in output pixels: float64 (n, k, 3)."""
         return edges_on_output(self.edges, self.matrix)
 
     @cached_property
