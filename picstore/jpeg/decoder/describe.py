@@ -69,8 +69,8 @@ def describe_tiles(slots, streams, data, segments, images, tables):
         slots: index of the first image to copy and describe, and of the last such image + 1.
         streams: addresses, sizes and tilings of ``jpeg.cut.TiledJpegs`` of n images; boxes (n, 4): left, top, right and
             bottom in pixels, not empty, within the image; factors (n,): 1, 2, 4 or 8, by which decoding divides the
-            sides; entry points (n, 2): their address, and the number of MCUs from one entry point to the next, less than
-            the restart interval; 0 if there are no entry points, −1 if they are impossible.
+            sides; entry points (n, 2): their address, and the number of MCUs from one entry point to the next, less
+            than the restart interval; 0 if there are no entry points, −1 if they are impossible.
         data: two arrays: uint8, takes the copied bytes; and ``starts`` of ``measure_tiles``.
         segments: three arrays: int32 (parts, PART_WORDS), takes the words of each part of a segment; uint16, takes the
             lengths of all copied segments; and ``firsts`` of ``measure_tiles``.

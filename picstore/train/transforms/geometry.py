@@ -55,8 +55,8 @@ class Geometry:
             pixels in the clip but outside of the image are ``fill``.
         size: int64 (n, 2), widths and heights of the outputs after the transforms so far.
         edges: float64 (n, k, 3), coefficients a, b, c of k half-planes a·x + b·y + c ≥ 0 per image, x and y in source
-            pixels; outside of any half-plane the output is ``fill``. The sum is the distance from the edge, in pixels of
-            the canvas that the edge bounds; the output is blended with the fill over one pixel.
+            pixels; outside of any half-plane the output is ``fill``. The sum is the distance from the edge, in pixels
+            of the canvas that the edge bounds; the output is blended with the fill over one pixel.
         interpolation: int64 (n,), code of ``kernels/filters.py`` for the widest filter that any transform asks for,
             because the whole list of transforms is one resampling.
         antialias: bool (n,), whether the filter is widened if it minifies; the nearest filter never is.
