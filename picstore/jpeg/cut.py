@@ -89,16 +89,16 @@ class CutJpegs:
 def cut_batch(tiled: TiledJpegs, boxes: I64, *, out: U8 | None = None) -> CutJpegs:
     """Cut a box out of each of several JPEGs, in one call that does not hold the GIL.
 
-    A stream is copied whole if its segments form no grid of tiles, or their lengths do not add up to its size.
+    A JPEG is copied whole if its segments form no grid of tiles, or the segments' lengths do not add up to its size.
 
     Args:
-        tiled: the streams.
+        tiled: n JPEGs.
         boxes: int64 (n, 4): left, top, right, bottom in pixels, not empty, within the image.
-        out: contiguous uint8 buffer for the cuts, with at least as many bytes as all ``tiled`` streams together; by
+        out: contiguous uint8 buffer for the cuts, with at least as many bytes as all ``tiled`` JPEGs together; by
             default, a new buffer.
 
     Raises:
-        UsageError: the numbers of boxes and of streams differ, a box is empty or not within its image, or ``out`` is
+        UsageError: the numbers of boxes and of JPEGs differ, a box is empty or not within its image, or ``out`` is
             too short.
     """
     boxes = np.ascontiguousarray(boxes, np.int64)
@@ -170,10 +170,10 @@ def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):
 
 @device_function
 def _cut_one(addresses, sizes, tiling, box, out, start, rect):
-    """Write the cut of one stream, or the whole stream if it cannot be cut.
+    """Write the cut of one JPEG, or the whole JPEG if it cannot be cut.
 
     Args:
-        addresses, sizes, tiling: the stream's row of each array of ``TiledJpegs``.
+        addresses, sizes, tiling: the JPEG's row of each array of ``TiledJpegs``.
         box: int64 (4,), as in ``cut_batch``.
         start: offset in ``out`` at which the cut begins.
         rect: int64 (4,), takes left, top, width and height of the cut.
@@ -208,7 +208,7 @@ def _find_frame(source, tiling):
 
 @device_function
 def is_grid(size, tiling, lengths):
-    """Return whether the segments fill a stream of ``size`` bytes, and form rows of tiles."""
+    """Return whether the segments fill a JPEG of ``size`` bytes, and form rows of tiles."""
     for number in tiling:
         # The upper bound prevents products from overflowing.
         if number < 1 or number >= 1 << 31:
@@ -234,7 +234,7 @@ def holds_box(tiling, box):
 
 @device_function
 def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
-    """Write the cut of a stream that can be cut, see ``_cut_one``; ``frame`` is the offset of the frame header."""
+    """Write the cut of a JPEG that can be cut, see ``_cut_one``; ``frame`` is the offset of the frame header."""
     width, height, header = tiling[WIDTH], tiling[HEIGHT], tiling[HEADER]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     left, right = max(box[0] - CUT_MARGIN, 0) // tile_width, (min(box[2] + CUT_MARGIN, width) - 1) // tile_width + 1

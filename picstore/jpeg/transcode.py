@@ -215,7 +215,7 @@ def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[U8, I64]:
 
 @lru_cache(maxsize=64)
 def _mcu_blocks(parts: tuple[tuple[int, int, int], ...], *, every: bool) -> tuple[I64, I64]:
-    """Return the blocks of an MCU for the kernels, int64 (n, 4), and the DC table of each block whose DC is edited.
+    """Return the blocks of an MCU for the kernels, int64 (blocks, 4), and the DC tables of blocks whose DC is edited.
 
     Args:
         parts: for each component the number of blocks, and the indices of its DC and AC table.

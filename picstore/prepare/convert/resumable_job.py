@@ -169,8 +169,8 @@ def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any
 def remove_job(root: WritableLocation) -> None:
     """Remove ``unfinished/`` of a locked job; the job files last, so that no new job takes over old rows.
 
-    The job files are not removed if another file cannot be removed. Files that a store lists after their removal are
-    ignored.
+    The job files are not removed if another file cannot be removed. A file that is removed counts as removed even if
+    the object store still lists it.
     """
     clear_job(root)
     folder = root / UNFINISHED

@@ -63,7 +63,7 @@ class CoordinateMap:
 def read_orientation(image: Image.Image) -> int:
     """Read the EXIF orientation of an image, 1 … 8; return 1 if the orientation is missing or unreadable.
 
-    For a JPEG, call :func:`settle_orientation` first. An orientation in XMP is ignored, as in most decoders, so that
+    For a JPEG, call :func:`settle_orientation` first. An orientation in XMP has no effect, as in most decoders, so that
     a JPEG looks the same whether it is kept without loss or re-encoded.
     """
     info = dict(image.info)

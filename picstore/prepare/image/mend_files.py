@@ -186,7 +186,7 @@ def mend_image(image: Image.Image) -> Image.Image:
     """Correct an image that Pillow opened: the transparent color of a PNG, and the alpha of a TGA of 16 bits.
 
     Pillow scales a PNG's samples to 8 bits, but not its transparent color. The sixteenth bit of a TGA means opaque to
-    some programs and transparent to other programs, so it is ignored.
+    some programs and transparent to other programs, so the TGA is taken as opaque.
     """
     if not isinstance(image, ImageFile.ImageFile) or not image.tile:
         return image

@@ -147,7 +147,7 @@ def _from_cmyk(image: Image.Image) -> Image.Image:
             if profile.profile.xcolor_space.strip() == "CMYK":
                 return _convert_by_profile(image, profile)
         except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
-            pass  # A damaged profile is ignored.
+            pass  # The profile is damaged, so use the formula.
     return image.convert("RGB")
 
 

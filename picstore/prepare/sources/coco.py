@@ -142,7 +142,8 @@ class _Document:
     def numbers(self, values: Any, path: str, format_: str, *, multiple: int = 1) -> list[float]:
         """Return the list ``values``.
 
-        Raise UsageError unless it has k × ``multiple`` numbers within ±MAX_COORDINATE.
+        Raise UsageError unless its length is a multiple of ``multiple`` and all items are numbers within
+        ±MAX_COORDINATE.
         """
         if not isinstance(values, list) or len(values) % multiple or not {int, float}.issuperset(map(type, values)):
             self.refuse(path, f"not {format_}")

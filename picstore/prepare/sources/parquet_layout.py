@@ -159,7 +159,7 @@ def holds_images(probe: SourceProbe, depth: int = _PROBED_DEPTH) -> bool | None:
 
 
 def _may_hold_images(file: Location, others: bool) -> bool:
-    """Return whether a Parquet file may hold images; if unreadable, whether its folder has no tars (``others``)."""
+    """Return whether a Parquet file may hold images; an unreadable one may, unless its folder has tars (``others``)."""
     try:
         with open_parquet(file) as opened:
             return any(_is_image(field.type) or is_binary(field.type) for field in opened.schema_arrow)

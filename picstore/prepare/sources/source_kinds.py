@@ -64,7 +64,7 @@ class SourceProbe:
         return local_path(self.location)
 
     def files_ending(self, *suffixes: str) -> list[str]:
-        """Return the sorted names of the files that end, ignoring case, in one of ``suffixes``, given in lower case."""
+        """Return the sorted names of files that, in lower case, end in one of ``suffixes``, which are lower case."""
         return [name for name in self.files if name.lower().endswith(suffixes)]
 
     def head(self, name: str = "") -> bytes:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @functools.lru_cache(1 << 12)
 def split_of_word(word: str) -> str | None:
-    """Return the split that a word, such as a folder's name, stands for, ignoring final digits and suffix; or None."""
+    """Return the split that a word, such as a folder's name, means, apart from final digits and a suffix; or None."""
     match = _WORD.fullmatch(word.lower().partition(".")[0])
     return match and match[1]
 

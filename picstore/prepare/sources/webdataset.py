@@ -67,7 +67,8 @@ def list_webdataset(
     is ``cls``, or else ``label``, ``class``, … of the JSON. If no sample has a label, the folders in the tars are
     classes. JSON objects and texts become the extra; all other fields, pickles among them, are skipped.
 
-    A sample that has a field twice, ignoring case, fails: each of its images becomes an input with this problem.
+    A sample with two fields whose names are equal or differ only in case fails: each of its images becomes an input
+    with this problem.
     """
     files = shard_files(location, ".tar", split=ALL)
     in_folders = split not in (None, ALL) and not any(split_of_name(file.name) for file in files)

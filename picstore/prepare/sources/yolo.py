@@ -48,7 +48,7 @@ class _Tree:
     """Folder of images and folder of label files, which may be the same folder.
 
     Attributes:
-        image_prefix, label_prefix: prefix of the name of an input from ``images``, and of an input from ``labels``.
+        image_prefix, label_prefix: prefix of the name of an input from folder ``images``, and from folder ``labels``.
     """
 
     images: Location
@@ -238,7 +238,7 @@ def _input(pair: _Pair) -> Input:
 
 
 def _finish(one: Input, fields: set[str]) -> Input:
-    """Return an input without the target fields that are empty in all inputs, and with the remaining fields' forms."""
+    """Return an input without target fields that are empty in all inputs, and with the forms of the other fields."""
     if not one.extra:
         return one
     found: dict[str, Any] = json.loads(one.extra)

@@ -67,7 +67,7 @@ class BatchForm(ABC):
         """
 
     def divide(self, count: int, output: OutputSpec, *, threads: int) -> list[range]:
-        """Divide the slots of a batch among the threads' tasks; return each task's range of slots."""
+        """Divide a batch's slots (places of images) among the threads' tasks; return each task's range of slots."""
         views, (least, most) = self._views(output), self.task
         size = max(1, min(max(-(-count * views // threads), least), most) // views)
         return [range(k, min(k + size, count)) for k in range(0, count, size)]

@@ -204,7 +204,7 @@ class Pipeline:
         return all(future.done() for future in futures.values())
 
     def _start_filling(self, requested: _RequestedBatch) -> Future[HostBatch]:
-        """Wait for a batch's containers, gather the records, and hand chunks of slots to the decoding threads."""
+        """Wait for a batch's containers, gather the records, and hand ranges of records to the decoding threads."""
         with self._counter.timed("waited_on_disk"):
             containers = self._collect(requested)
         filler_class = self._filler_class.result()  # Gathering needs kernels too.
@@ -242,7 +242,7 @@ class Pipeline:
         return found
 
     def _set_aside(self, request: BatchRequest, containers: ReadContainers) -> None:
-        """Copy the records that later batches need from the containers that lanes leave after this batch."""
+        """Copy records that later batches need from containers that lanes (see ``SetAside``) leave after this batch."""
         for wanted in request:
             for run in wanted.leaving:
                 if len(run.records):
@@ -302,7 +302,10 @@ class _Waiting:
 
 
 class SetAside:
-    """Records copied from containers that lanes have left, each kept until a batch has taken its last sample."""
+    """Records copied from containers that lanes have left, each kept until a batch has taken its last sample.
+
+    A lane is one of the runs of the dataset that batches mix.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[EpochContainer, _Waiting] = {}

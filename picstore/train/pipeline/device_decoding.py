@@ -162,7 +162,8 @@ class DecodeTiles:
 
     Before a batch is handed over, the CPU decodes the images that the GPU refused; only if the CPU fails too is an
     image damaged. An image that does not decode is replaced, or raises Damage if ``strict`` is set. A batch's memory is
-    page-locked at its first use. It may be reused once the batch is finished, because the GPU has then read it.
+    page-locked at its first use. Another batch may use that memory once the batch is finished, because the GPU has then
+    read it.
     """
 
     output: OutputSpec
@@ -228,6 +229,8 @@ def _segments_of(host: HostBatch) -> tuple[EncodedBatch, SegmentTables]:
 
 class _BegunTiles:
     """A batch whose images are being decoded; it keeps the host's batch alive, because the GPU reads that memory.
+
+    A slot is an image's place in the batch. A slot whose image cannot be read shows the image of another slot.
 
     Attributes:
         tables: the batch's segment tables, in which images that no slot shows have no parts.

@@ -191,7 +191,7 @@ class ProcessServer:
         return "end", None
 
     def _release(self, freed: list[int], parted: list[int]) -> None:
-        """Reuse the blocks of freed batches; drop the blocks of batches (``parted``) that the parent made private."""
+        """Let new batches use the blocks of ``freed`` batches; drop those of ``parted``, which the parent copied."""
         for number in (*freed, *parted):
             if (sent := self._sent.pop(number, None)) is not None:
                 batch, address = sent
@@ -253,7 +253,8 @@ class SpanPipelines:
     """Maker of the batches of spans, with one pipeline for each span.
 
     A pipeline starts as soon as the previous pipeline has requested its last containers, because a span's first batch
-    has to wait for a container of each lane. For a short time both pipelines hold containers, each within the budget.
+    has to wait for a container of each lane, that is, of each run of the dataset that batches mix. For a short time
+    both pipelines hold containers, each within the budget.
     """
 
     def __init__(

@@ -134,7 +134,8 @@ class FillingBatch:
 
     Args:
         count: number of tasks.
-        fill: function that fills some slots, and returns the reason for each slot without an image.
+        fill: function that fills some slots (places of images in the batch), and returns the reason for each slot that
+            gets no image.
         complete: function that completes the batch, given all reasons, or None if a task failed or was cancelled.
 
     Attributes:

@@ -48,7 +48,8 @@ class ContainerKey(NamedTuple):
 class ContainerUse:
     """A batch's use of a container of ``size`` bytes.
 
-    If not ``needed``, the use only says which lanes no longer need the container.
+    If not ``needed``, the use only says which lanes no longer need the container. A lane is one of the runs of the
+    dataset that batches mix.
     """
 
     size: int

@@ -85,7 +85,7 @@ class PipelineRunner:
 
     Args:
         decoder: name of a decoder; UsageError is raised if the device has no such decoder.
-        processes: loader processes, which share threads and budget; ignored with ``remote``.
+        processes: loader processes, which share threads and budget; not used with ``remote``.
         threads: number of decoding threads; None for one thread for each core, divided among the workers of a
             DataLoader.
         remote: remote workers that make the batches, with ``spec.resources.threads`` threads each.

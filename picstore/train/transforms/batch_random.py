@@ -12,7 +12,7 @@ from picstore.arrays import F64, I64, U64
 
 
 class BatchRandom:
-    """Random generators, one for each of n images; number k depends only on (seed, epoch, record id, view, k).
+    """One random generator for each of n images; its k-th number depends only on (seed, epoch, record id, view, k).
 
     Args:
         ids: ids of the records, (n,).

@@ -32,7 +32,7 @@ def first_ratio(sigma: Any) -> Any:
 
 
 def smoothing_rows(radius: I64, sigma: F64) -> Array:
-    """Return a row of weights for each blur: float32 (m, width).
+    """Return a row of weights for each of m blurs: float32 (m, width).
 
     Args:
         radius: int64 (m,), number of taps on either side of the middle tap.

@@ -45,7 +45,7 @@ class Choice(Value, ABC):
 
     @abstractmethod
     def order(self, random: BatchRandom) -> I64:
-        """Draw, for each image, the indices of the transforms to apply, in order: int64 (n, k); −1 is none."""
+        """Draw, for each of n images, the indices of k transforms to apply, in order: int64 (n, k); −1 is none."""
 
     def _make_step(self, steps: list[Any]) -> Any:
         if all(isinstance(step, ColorTransform) for step in steps):

@@ -34,7 +34,7 @@ class ColorProgram:
     Attributes:
         opcode: int64 (n, k), see ``opcodes.py``. Programs of ``compose_color`` have one ``NORMALIZE`` in each row.
         operands: float64 (n, k, 12), each step's operands, padded with zeros.
-        key: uint64 (n, k), keys from which steps draw random numbers for pixels.
+        key: uint64 (n, k), key from which each step draws random numbers for pixels.
     """
 
     opcode: I64

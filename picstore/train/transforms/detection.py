@@ -169,9 +169,9 @@ class RandomIoUCrop(Value):
 
 
 def _largest_overlap(crops: F64, boxes: F64) -> F64:
-    """Return each crop's largest intersection over union with the boxes whose center it holds, float64 (n, t); or −1.
+    """Return each crop's largest intersection over union with the boxes whose center it holds, (n, t); −1 without any.
 
-    Crops (n, t, 4) are left, top, width, height; boxes (n, m, 4) are left, top, right, bottom.
+    Each of n images has t crops (n, t, 4): left, top, width, height; and m boxes (n, m, 4): left, top, right, bottom.
     """
     # All images at once could take gigabytes, because all are padded to as many boxes as the image with the most.
     step = max(1, _MAX_PAIRS // max(1, crops.shape[1] * boxes.shape[1]))
@@ -189,7 +189,10 @@ def _overlaps(crops: F64, boxes: F64) -> F64:
 
 
 def _hold_centers(crops: F64, boxes: F64) -> Bools:
-    """Return whether each of an image's crops (n, t, 4) holds the center of each box (n, m, 4): bool (n, t, m)."""
+    """Return whether each of an image's crops holds the center of each of its boxes: bool (n, t, m).
+
+    Crops and boxes are as in ``_largest_overlap``.
+    """
     corner, center = crops[:, :, None, :2], (boxes[:, None, :, :2] + boxes[:, None, :, 2:]) / 2
     hold: Bools = np.logical_and.reduce((corner < center) & (center < corner + crops[:, :, None, 2:]), axis=3)
     return hold

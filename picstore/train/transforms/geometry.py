@@ -304,7 +304,7 @@ class Geometry:
         return replace(self, border=np.full(len(self.size), border, dtype=np.int64))
 
     def points_to_output(self, slot: int, points: npt.ArrayLike) -> F64:
-        """Map points (k, 2), x and y in source pixels of image ``slot``, to pixels of its output, or beyond the output.
+        """Map k points (k, 2), x and y in source pixels of image ``slot``, to pixels of its output, perhaps beyond.
 
         Returns:
             float64 (k, 2); NaN if the image's map is singular.

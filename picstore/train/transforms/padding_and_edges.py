@@ -79,7 +79,7 @@ def open_edges(n: int, count: int) -> F64:
 
 
 def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
-    """Append the edges ``sides()``, (n, 4, 3), to ``edges`` (n, k, 3) for chosen images, and open edges for others.
+    """Append, to each image's k ``edges`` (n, k, 3), its four ``sides()`` (n, 4, 3) if it is chosen, else open edges.
 
     If no image is chosen, return ``edges`` unchanged.
     """

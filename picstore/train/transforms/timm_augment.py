@@ -271,7 +271,7 @@ class TimmAutoAugment(ColorTransform):
         return ColorProgram.chain(steps)
 
     def _step(self, names: I64, magnitude: Any, chance: Any, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Return a step for each image, given indices in ``NAMES``; magnitude and chance are one number or (n,)."""
+        """Return a step for each image, given indices in ``NAMES``; magnitude, chance: a number or an array (n,)."""
         applied, radius, turn, sign, which = random.uniform(5).T
         deviation = self._values["mstd"]
         if deviation == math.inf:
