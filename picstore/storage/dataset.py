@@ -541,7 +541,10 @@ class Dataset(Sequence[Record]):
         return selection
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value for each record, (len(self),), from its stored ``record_table.FACTS``, ignoring edits."""
+        """Compute a value for each record, (len(self),), from its stored ``record_table.FACTS``.
+
+        Deleted records are left out. A record's label is the stored label, even if the column ``label`` replaces it.
+        """
         derived = self.containers.derive(compute, dtype)
         return derived if len(derived) == len(self) else derived[self.live.marks()]
 

@@ -103,7 +103,9 @@ class LiveRecords:
 
 @dataclass(frozen=True, slots=True)
 class SelectedRecords(LiveRecords):
-    """Records chosen from the live records, a selection; ``deleted`` and ``before`` describe the whole dataset.
+    """A selection: records chosen from a dataset's live records.
+
+    The attributes of :class:`LiveRecords` describe the whole dataset, as if no records were chosen.
 
     Attributes:
         bits: a bit per stored record, set if the record is chosen, packed by ``np.packbits``; then a zero byte.

@@ -163,7 +163,8 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
 def wrong_row(stream: Buffer | U8, ends: I64, crcs: Sequence[int] | U32, rows: range) -> int | None:
     """Return the first tile row with a wrong checksum, −1 if the header's is wrong, None if header and rows are sound.
 
-    ``stream`` holds the image's header followed by the tile rows ``rows``; ``ends`` and ``crcs`` are its StoredRows.
+    The row is counted from the image's top. ``stream`` holds the image's header, followed by only the tile rows
+    ``rows``. ``ends`` and ``crcs`` describe the whole image: they are the two arrays of its ``StoredRows``.
     """
     view = np.frombuffer(stream, np.uint8)
     bounds = (ends[rows.start : rows.stop + 1] - ends[rows.start] + ends[0]).tolist()

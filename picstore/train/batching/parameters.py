@@ -54,7 +54,7 @@ class TransformParams:
 
 
 def view_rows(slots: I64, *, count: int, n: int) -> I64:
-    """Return the rows of ``slots``, among n slots, in each of ``count`` views, view after view: int64 (count · m,)."""
+    """Return the rows of m ``slots``, of n in all, in each of ``count`` views, view after view: int64 (count · m,)."""
     rows: I64 = (n * np.arange(count)[:, None] + slots).reshape(-1)
     return rows
 
@@ -76,7 +76,7 @@ def draw_geometry(
         ids, sizes: int64 (n,), ids of the records, and int64 (n, 2), widths and heights of the images.
         copies: for each image, (n,) or one for all, the index of its sample among the record's samples in the epoch,
             because each sample has random numbers of its own.
-        boxes: float64 (n, m, 4), boxes of the images' objects, for transforms that need them.
+        boxes: float64 (n, m, 4), boxes of each image's m objects, for transforms that need them.
 
     Returns:
         The geometry, view after view, and the random generators, from which color transforms draw their numbers next.
@@ -132,7 +132,7 @@ def _tile_views(
 
 
 def read_boxes(extras: Sequence[bytes]) -> F64:
-    """Return the boxes in the records' extras: float64 (n, m, 4), padded with NaN; all NaN if the extra is invalid."""
+    """Return the boxes in n records' extras, float64 (n, m, 4), padded with NaN; all NaN for an invalid extra."""
     found = [_boxes_of(extra) for extra in extras]
     table = np.full((len(found), max(map(len, found), default=0), 4), np.nan)
     for row, boxes in zip(table, found, strict=True):

@@ -101,8 +101,8 @@ def blur(operands, slot, step, image):
     """Blur an image by a Gaussian, in place.
 
     Args:
-        operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds the number of taps on either side of
-            the middle tap, across and down, and the standard deviation in pixels.
+        operands, slot, step: ``operands[slot, step]`` of float64 (images, steps, 12) holds the number of taps on either
+            side of the middle tap, across and down, and the standard deviation in pixels.
         image: uint8 (3, height, width), C-contiguous, not empty.
     """
     numbers = operands[slot, step]

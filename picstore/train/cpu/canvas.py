@@ -79,7 +79,7 @@ def gather_nearest(operands, slot, step, positions, image):
     """Replace each pixel of an image by the image's pixel at its position in ``positions``, in place.
 
     Args:
-        operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds SAMPLING and FILL.
+        operands, slot, step: ``operands[slot, step]`` of float64 (images, steps, 12) holds SAMPLING and FILL.
         positions: int32 (2, height, width), x and y of the pixel to take.
         image: uint8 (3, height, width), C-contiguous.
     """

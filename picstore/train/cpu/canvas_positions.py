@@ -40,7 +40,8 @@ def map_positions(operands, slot, step, positions):
     """Write each pixel's position in the source image, as an affine or perspective map gives it.
 
     Args:
-        operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds the operands of ``opcodes.WARP``.
+        operands, slot, step: ``operands[slot, step]`` of float64 (images, steps, 12) holds the operands of
+            ``opcodes.WARP``.
         positions: int32 (2, height, width), receives x and y.
     """
     numbers = operands[slot, step]
@@ -110,8 +111,8 @@ def displace_positions(operands, key, slot, step, positions):
     """Write, for each pixel, its position displaced by blurred uniform noise, as in torchvision's ElasticTransform.
 
     Args:
-        operands: float64 (n, k, 12); ``operands[slot, step]`` holds the operands of ``opcodes.ELASTIC``.
-        key: uint64 (n, k), keys of the steps.
+        operands: float64 (images, steps, 12); ``operands[slot, step]`` holds the operands of ``opcodes.ELASTIC``.
+        key: uint64 (images, steps), keys of the steps.
         slot, step, positions: as for ``map_positions``.
     """
     numbers = operands[slot, step]

@@ -117,9 +117,9 @@ def add_noise(operands, key, slot, step, image):
     """Add normal noise, truncated to whole levels, to an image in place. Each plane begins with a new pair of normals.
 
     Args:
-        operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds the noise's mean and standard
-            deviation in grey levels, and 1 to clip levels or 0 to wrap them around.
-        key: uint64 (n, k), keys of the steps.
+        operands, slot, step: ``operands[slot, step]`` of float64 (images, steps, 12) holds the noise's mean and
+            standard deviation in grey levels, and 1 to clip levels or 0 to wrap them around.
+        key: uint64 (images, steps), keys of the steps.
         image: uint8 (3, height, width), C-contiguous.
     """
     numbers = operands[slot, step]

@@ -67,7 +67,8 @@ def normalize_image(image, operands, slot, step, dtype, target):
 
     Args:
         image: uint8 (3, height, width), C-contiguous.
-        operands, slot, step: ``operands[slot, step]`` of float64 (n, k, 12) holds three means, then three deviations.
+        operands, slot, step: ``operands[slot, step]`` of float64 (images, steps, 12) holds three means, then three
+            standard deviations.
         dtype: ``OutputDtype`` of the batch.
         target: ``strided_image`` of the output (3, height, width): bytes, or bit patterns of 2 or 4 bytes.
     """

@@ -187,8 +187,8 @@ def run_pointwise(opcode, operands, slot, begin, end, image):
     contrast is the first step, that pass runs no steps.
 
     Args:
-        opcode: int64 (n, k); ``opcode[slot, begin:end]`` are the steps.
-        operands: float64 (n, k, 12), operands of the steps.
+        opcode: int64 (images, steps); ``opcode[slot, begin:end]`` are the steps.
+        operands: float64 (images, steps, 12), operands of the steps.
         slot, begin, end: index of the image; index of its first step, and of its last step + 1.
         image: uint8 (3, height, width), C-contiguous.
     """

@@ -46,7 +46,7 @@ AXES = tl.constexpr(34)  # index in ``WEIGHTS`` of the first int32 for x, and fo
 OUTPUT = tl.constexpr(36)  # address of the output
 FIXED = tl.constexpr(37)
 
-EDGE = tl.constexpr(3)  # number of words of an edge: float64 a, b, c
+EDGE = tl.constexpr(3)  # number of words of an edge, the half-plane a·x + b·y + c ≥ 0: float64 a, b, c
 STEP = tl.constexpr(14)  # number of words of a step: opcode, key, twelve float64
 KEY = tl.constexpr(1)
 OPERANDS = tl.constexpr(2)

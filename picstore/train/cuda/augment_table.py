@@ -33,11 +33,11 @@ _NO_SMOOTHING = np.zeros((0, 2), np.float32)
 class ColorPhases:
     """Steps of n images in p phases; a phase begins with a step that needs whole images of the previous phase."""
 
-    words: I64  # (n, k, 14), words of the steps, see ``augment_layout.py``
+    words: I64  # (n, k, 14), words of each image's k steps, see ``augment_layout.py``
     counts: I64  # (n,), number of steps of each image
     begins: I64  # (n, p + 1), index of each phase's first step, and number of steps
     starts: list[frozenset[int]]  # for each phase, the opcodes that begin it in any image
-    smoothing: Array  # float32 (m, even number), weights of blurs, from ``blur_weights.smoothing_rows``
+    smoothing: Array  # float32 (m, even number), m rows of weights of blurs, from ``blur_weights.smoothing_rows``
 
     @classmethod
     def empty(cls, n: int) -> ColorPhases:
@@ -110,7 +110,7 @@ class DescriptorTable:
     """Descriptors of a batch's images for ``augment_kernels.py``, and the numbers that launches of the kernels need."""
 
     header: I64  # (HEADER,), words of the header
-    rows: I64  # (n, k), a descriptor for each image
+    rows: I64  # (n, k), a descriptor of k words for each image
     smoothing: I64  # (m,), rows of ``ColorPhases.smoothing``, two float32 in each word
     offsets: I64  # (n,), number of values of all outputs before each output
     values: int  # number of values of all outputs

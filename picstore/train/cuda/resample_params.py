@@ -31,7 +31,7 @@ class ResampleParams:
     interpolation: I64  # (n,), codes of ``kernels/filters.py``
     antialias: Bools
     size: I64  # (n, 2), width and height of the outputs
-    edges: F64  # (n, k, 3), a, b, c of each edge, in output pixels
+    edges: F64  # (n, k, 3), (a, b, c) of each output's k half-planes a·x + b·y + c ≥ 0, in output pixels
     shows_edges: Bools  # (n,), whether any edge hides output pixels
 
     @classmethod
@@ -110,7 +110,7 @@ def minify_slanted(
     """Split the antialiased resampling of rotated or sheared images in two: the first minifies to the output's scale.
 
     Returns:
-        Indices of the images to minify, int64 (k,); their parameters for the first resampling; and all images'
+        Indices of the k images to minify, int64 (k,); their parameters for the first resampling; and all images'
         parameters for the second, in which the caller must set the ``planes`` of the minified images.
     """
     if not params.slanted.any():

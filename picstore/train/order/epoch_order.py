@@ -27,7 +27,7 @@ from picstore.arrays import I64, U8, Array, Bools
 IN_CONTAINER, SET_ASIDE, ALONE = 0, 1, 2
 # The record permutations of containers with at most this many records are drawn for many containers at once.
 _SMALL = 256
-# Average number of containers in a part. Twice or half as many would make sorting slower.
+# Average number of containers in a part of a ``ContainerOrder``. Twice or half as many would make sorting slower.
 _PART = 1 << 13
 _MAX_PARTS = 1 << 16
 
@@ -60,15 +60,16 @@ def groups_of(values: I64) -> Iterator[I64]:
 class ContainerOrder:
     """Order of containers with ``counts`` records: permuted by random bits of a key, or as stored without a key.
 
-    The index of a record counts the records of all containers in this order. Sorting 10**7 containers takes longer than
-    a loader may take to resume, and a batch needs only one container of each lane. So the containers are divided into
-    parts by the high bits of their sort keys, and only requested parts are sorted; sums of records locate a part.
+    A record's index is the number of records before it, in all containers in this order. Sorting 10**7 containers would
+    take longer than a loader may take to resume, and a batch needs only a few containers. So the containers are divided
+    into parts by the high bits of their sort keys, and only parts in which a requested index lies are sorted. Each
+    part's number of records tells in which part an index lies.
     """
 
     def __init__(self, counts: I64, key: int | None) -> None:
         self._counts, self._key = counts, key
         parts = min(_MAX_PARTS, 1 + len(counts) // _PART)
-        # For each container, the index of its part. The index never decreases along the order of the containers.
+        # For each container, the index of its part. This index never decreases along the order of the containers.
         self._part = np.empty(len(counts), dtype=np.uint16)
         for start in range(0, len(counts), _PART):
             numbers = np.arange(start, min(start + _PART, len(counts)))
@@ -78,7 +79,7 @@ class ContainerOrder:
         self._at_hand: Bools = np.zeros(parts, dtype=np.bool_)
         self._records = self.sum_parts(counts[:, None])[:, 0]
         self._part_ends = np.cumsum(self._records)
-        # Containers of the parts that are sorted now, and for each of them the index after its last record.
+        # Containers of the parts that are sorted now, and for each container the index after its last record.
         self._sorted = self._ends = np.zeros(0, dtype=np.int64)
 
     @property
@@ -87,7 +88,7 @@ class ContainerOrder:
         return int(self._part_ends[-1])
 
     def locate(self, index: I64) -> tuple[I64, I64]:
-        """Return, for each index among all records, the record's container and the container's first index."""
+        """Return, for each index among all records, the record's container, and the index of its container's first record."""
         self._sort(np.searchsorted(self._part_ends, index, side="right"))
         turn = np.searchsorted(self._ends, index, side="right")
         container = self._sorted[turn]
@@ -102,7 +103,7 @@ class ContainerOrder:
         return starts
 
     def sum_parts(self, values: Array) -> I64:
-        """Return the sums of ``values`` (containers, n) over each part's containers: int64 (parts, n)."""
+        """Return, for each part, the sums of n columns of ``values``, (containers, n), over its containers: (parts, n)."""
         sums = np.zeros((values.shape[1], len(self._at_hand)))
         for start in range(0, len(values), _PART):
             part, some = self._part[start : start + _PART], values[start : start + _PART]
@@ -122,7 +123,10 @@ class ContainerOrder:
             yield part, self._sorted[begin:turn]
 
     def between(self, starts: I64, stops: I64) -> Iterator[tuple[I64, I64]]:
-        """Yield, for each range of indices, the containers of its records, and each container's first index."""
+        """Yield, for each range of record indices, the containers of its records, and the index of each one's first record.
+
+        A range holds the indices ``starts[i]`` to ``stops[i]`` - 1; its first container may begin before the range.
+        """
         first, last = (np.searchsorted(self._part_ends, index, side="right") for index in (starts, stops - 1))
         self._sort(np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]))
         begins = np.searchsorted(self._ends, starts, side="right")
