@@ -37,7 +37,7 @@ class Samples:
     """Samples of an epoch, as arrays (n,)."""
 
     container: I64  # indices of containers in stored order
-    record: I64  # indices in the containers; until ``skip_deleted``, indices among the live records
+    record: I64  # indices in the containers; until ``skip_deleted``, indices among each container's live records
     lane: I64
     # For each sample, index in the epoch of the last sample that the same lane takes from the same container.
     end: I64
@@ -88,7 +88,7 @@ class ContainerOrder:
         return int(self._part_ends[-1])
 
     def locate(self, index: I64) -> tuple[I64, I64]:
-        """Return, for each index among all records, the record's container, and the index of its container's first record."""
+        """Return the container of each record given in ``index``, and the index of the container's first record."""
         self._sort(np.searchsorted(self._part_ends, index, side="right"))
         turn = np.searchsorted(self._ends, index, side="right")
         container = self._sorted[turn]
@@ -103,7 +103,7 @@ class ContainerOrder:
         return starts
 
     def sum_parts(self, values: Array) -> I64:
-        """Return, for each part, the sums of n columns of ``values``, (containers, n), over its containers: (parts, n)."""
+        """Sum the n columns of ``values``, (containers, n), over each part's containers: int64 (parts, n)."""
         sums = np.zeros((values.shape[1], len(self._at_hand)))
         for start in range(0, len(values), _PART):
             part, some = self._part[start : start + _PART], values[start : start + _PART]
@@ -123,7 +123,7 @@ class ContainerOrder:
             yield part, self._sorted[begin:turn]
 
     def between(self, starts: I64, stops: I64) -> Iterator[tuple[I64, I64]]:
-        """Yield, for each range of record indices, the containers of its records, and the index of each one's first record.
+        """Yield the containers with records of each range of indices, and the index of each container's first record.
 
         A range holds the indices ``starts[i]`` to ``stops[i]`` - 1; its first container may begin before the range.
         """
