@@ -90,7 +90,7 @@ def find_block_starts(scans):
 
 @inlined
 def _look_up(lane):
-    """Skip the AC codes and values that a lookup-table entry stands for; return the lane's new state."""
+    """Skip the AC codes and values of a lookup-table entry; return the lane, which is the state of reading a scan."""
     accumulator, valid, byte, k, plan = lane
     entry = _i64(load_u16(_u64(_load(plan, AC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
     # The load of the entry need not wait for this refill, because at least 25 valid bits were left before it.
@@ -108,6 +108,7 @@ def _end_lookup(lane, entry):
     """Handle a lookup-table entry that ends the block, is missing, or passes the last coefficient; return the lane.
 
     The bits after a block's last coefficient belong to the next block, so the codes before them are read one by one.
+    A lane is the state of reading a scan.
     """
     accumulator, valid, byte, k, plan = lane
     bits, ended = entry & 63, k >= 128
@@ -140,7 +141,7 @@ def _read_ac(plan, accumulator, k):
 
 @device_function
 def _begin_scan(scan):
-    """Fill the plans of an MCU's blocks, and return a lane at the first AC code of a scan."""
+    """Fill the plans of an MCU's blocks, and return a lane (the state of reading) at a scan's first AC code."""
     row = array_at(scan, SCAN_COLUMNS, np.int64)
     row[DAMAGE] = 0
     blocks = array_at(_u64(row[BLOCKS]), 4 * row[PER_MCU], np.int64)
@@ -168,7 +169,7 @@ def _begin_segment(row):
 
 @inlined
 def _begin_block(lane):
-    """Move a lane from the end of a block to the next block's first AC code; at the end of the scan, make it idle."""
+    """Move a lane (the state of reading) to the next block's first AC code; at the end of the scan, make it idle."""
     _, valid, byte, _, plan = lane
     row = _row(plan)
     row[UNTIL] -= 1

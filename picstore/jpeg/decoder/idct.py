@@ -47,7 +47,7 @@ TWO = _fixed(3.624509785), -_fixed(1.272758580), _fixed(0.850430095), -_fixed(0.
 
 @dataclass(frozen=True)
 class _Wide:
-    """Integers of 32 bits in two vectors, for the lower and for the upper 4 of every 8 lanes of a 16-bit vector."""
+    """Integers of 32 bits in two vectors, for the lower and for the upper 4 of every 8 elements of a 16-bit vector."""
 
     halves: list[Vector]
 
@@ -69,7 +69,7 @@ def _summed(a: Vector, b: Vector, *factors: tuple[int, int]) -> list[_Wide]:
 
 
 def _transform(x: list[Vector], shift: int) -> list[Vector]:
-    """Compute sixteen 1-D inverse DCTs of 8 coefficients in parallel, in 16-bit lanes, with saturation."""
+    """Compute sixteen 1-D inverse DCTs of 8 coefficients in parallel, in 16-bit vector elements, with saturation."""
     # Round by adding half of the result's unit, as 16 times a factor, because a factor of 16 bits is too small for it.
     sixteen, unit = x[0].filled(16), (1 << FRACTION, (1 << (shift - 1)) // 16)
     (sum04,), (difference04,) = _summed(x[0] + x[4], sixteen, unit), _summed(x[0] - x[4], sixteen, unit)

@@ -16,7 +16,7 @@ from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_funct
 
 
 def _transform(x: list[Vector], *, first: bool) -> list[Vector]:
-    """Compute eight 1-D forward DCTs of 8 samples in parallel, in 16-bit lanes.
+    """Compute eight 1-D forward DCTs of 8 samples in parallel, in vectors of 16-bit elements.
 
     Only vectors widened from 16 bits are multiplied, because LLVM multiplies such vectors in half the time.
     """

@@ -63,7 +63,7 @@ Finish: TypeAlias = Callable[[Mapping[int, ledger.WrittenFragment]], ConversionR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Conversion of a source in rows; a row is a range of inputs that becomes one file of each stream.
+    """Conversion of a source in rows; a row is a range of inputs that becomes one file in each stream (sub-directory).
 
     Attributes:
         root: folder of the dataset.

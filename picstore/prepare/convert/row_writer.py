@@ -59,7 +59,7 @@ def make_record(
 
 
 class RowWriter:
-    """Writer of file ``row`` of every stream.
+    """Writer of file number ``row`` in every stream (sub-directory) of a dataset.
 
     Each group of ``streams`` consecutive records is dealt, one record to each stream, by a permutation keyed by (seed,
     row, group), so each file holds an even sample of the row. One open container per stream is held in memory.

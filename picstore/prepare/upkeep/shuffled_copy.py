@@ -79,7 +79,7 @@ class FileTask:
 
 @dataclass(frozen=True, slots=True)
 class DealTask:
-    """Task of a ``uniform`` shuffle's first pass: sort a file's records by target file, in containers of one target."""
+    """Task of a ``uniform`` shuffle's first pass: sort a file's records by target file; one target per container."""
 
     source: FileTask
     files: int

@@ -61,7 +61,7 @@ def augment_views(
         output, group: output of the pipeline, and the group of views.
 
     Returns:
-        For each batch, the group's views: a tensor (count, n, 3, H, W) if the transforms fix the size; else, for each
+        For each batch, the group's views: a tensor (views, n, 3, H, W) if the transforms fix the size; else, for each
         view, a list of n images (3, h, w).
     """
     count, sizes = group.count, [len(each) for each in images]
