@@ -295,7 +295,7 @@ class ContainerReader:
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
         """Compute a value for each stored record, (records,), from ``record_table.FACTS``.
 
-        Keep these only if there is a cache.
+        Keep the facts in memory only if there is a cache.
         """
         if self._facts is None and self.cache is None:
             return self._collect(compute, np.dtype(dtype))

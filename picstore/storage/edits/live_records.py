@@ -105,7 +105,7 @@ class LiveRecords:
 class SelectedRecords(LiveRecords):
     """A selection: records chosen from a dataset's live records.
 
-    The attributes of :class:`LiveRecords` describe the whole dataset, as if no records were chosen.
+    The arrays ``starts``, ``deleted`` and ``before``, see :class:`LiveRecords`, describe the whole dataset.
 
     Attributes:
         bits: a bit per stored record, set if the record is chosen, packed by ``np.packbits``; then a zero byte.

@@ -22,7 +22,10 @@ from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
 @dataclass(frozen=True, slots=True)
 class ContainerRef:
-    """Position of a container: file name and byte offset; and from its header: stream, file, ordinal in the file."""
+    """Position of a container: name of its file, and byte offset.
+
+    The container's header states ``stream`` and ``file``, numbers, and ``ordinal``, the container's index in the file.
+    """
 
     name: str
     offset: int

@@ -20,7 +20,7 @@ from picstore.storage.format.layout import ENTRY_POINTS, MCU_SIZES, ROW_CRCS, SA
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
 from picstore.storage.location.abstract_location import Buffer
 
-# Two arrays (1 + rows,) of a JPEG: offsets of the ends of the header and of each tile row, and their CRC-32Cs.
+# Two arrays (1 + rows,) of a JPEG, each for the header and then each tile row: offset of its end, and its CRC-32C.
 StoredRows: TypeAlias = "tuple[I64, U32]"
 # Smallest size in bytes of an image with row checksums; reading a smaller image in part saves too little time.
 MIN_BYTES = 1 << 18

@@ -102,8 +102,8 @@ class SegmentTables:
     layout: SegmentLayout
     block: U8  # memory of the arrays
     arrays: dict[str, Array]  # arrays of the layout, see ``jpeg.gpu_segment_layout``
-    first: I64  # (n,), index of each image's first part
-    count: I64  # (n,), number of each image's parts; 0 if the GPU does not decode the image
+    first: I64  # (n,), index of the first part of each image's segments
+    count: I64  # (n,), number of parts of each image's segments; 0 if the GPU does not decode the image
     pixels: dict[int, U8] = field(default_factory=dict)  # by slot, pixels (3, h, w) of an image that the CPU decoded
     refused: dict[int, str] = field(default_factory=dict)  # by slot, why the GPU does not decode an image
     # In a process's first batches, to check the GPU: a slot, pixels (3, h, w) that the CPU decoded from a box of its

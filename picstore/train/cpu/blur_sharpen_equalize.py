@@ -31,7 +31,7 @@ _first_ratio = device_function(first_ratio)
 
 @device_function
 def half_weights(radius, sigma):
-    """Return a blur's weights, float32: the middle tap, then the taps on one side, and zeros up to full groups."""
+    """Return a blur's weights, float32: the middle tap, the taps on one side, and zeros to fill the last GROUP."""
     values = np.empty(radius + 1)
     ratio = _first_ratio(sigma)
     square = ratio * ratio

@@ -99,7 +99,7 @@ def decode_tiles(
 
     Returns:
         The images of all batches in turn, and the images' status. Rows of pixels begin at multiples of 4 bytes. An
-        image without parts has no pixels.
+        image without segments to decode has no pixels.
 
     Raises:
         MissingDependency: the machine has no C compiler for the first launch.

@@ -122,7 +122,7 @@ class BucketOrder:
                 return
 
     def find(self, live: LiveRecords, position: int, epoch: int) -> list[tuple[int, int, int]]:
-        """List (rank, batch, slot) of a live record in an epoch; the list is empty if no batch has the record."""
+        """List (rank, batch, slot in the batch) of a live record in an epoch; empty if no batch has the record."""
         (container, _), plan = live.find(np.array([position])), self._plan(live, epoch)
         sample = int(plan.order.find(container, position - self.table.starts[container])[0])
         batches = plan.complete(sample)

@@ -109,7 +109,7 @@ class BucketCounts:
         return numbers[numbers >= begins[self._table.of(samples.container, samples.record)]], seen
 
     def _joined(self, index: I64) -> I64:
-        """Return each bucket's number of records before ``index``, each lane's next index, added up over the lanes."""
+        """Return each bucket's number of records before each lane's next index, ``index``, summed over the lanes."""
         last = np.minimum(index, self._order.records - 1)
         containers, starts = self._order.containers.locate(last)
         total = np.zeros(self._table.tally.shape[1], dtype=np.int64)

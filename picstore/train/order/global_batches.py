@@ -79,7 +79,10 @@ class Division:
         return int(np.searchsorted(self.ends, count, side="right"))
 
     def begin(self, count: int) -> int:
-        """Return the first sample of the batch that holds sample ``count``; ``count`` itself if no batch holds it."""
+        """Return the first sample of the batch that holds sample ``count``; ``count`` itself if no batch holds it.
+
+        Both are indices among the bucket's samples in the epoch.
+        """
         batch = self.complete(count)
         if batch == len(self.ends):
             return count

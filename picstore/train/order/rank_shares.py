@@ -51,7 +51,8 @@ class RankShares:
     def find_readers(self, lanes: I64, turns: I64 | int = 0) -> tuple[I64, I64]:
         """Return the first and last rank that reads each lane, int64 (n,) each; the ranks between them read it too.
 
-        A lane with a single reader is read by rank (lane + turn) mod world size, with the turn of its epoch, ``turns``.
+        A lane with a single reader is read by rank (lane + turn) mod world size. ``turns`` has, for each lane, the turn
+        of an epoch, see :meth:`lanes_of`.
         """
         rank = (lanes + turns) % self.world_size
         if not self.shared:
@@ -78,6 +79,8 @@ class RankShares:
 
     def lanes_of(self, numbers: I64, records: int) -> tuple[I64, I64]:
         """Return the lane of each sample, and its epoch's turn, see :meth:`find_readers`: int64 (n,) each.
+
+        An epoch's turn is the number of samples in all earlier epochs, modulo the world size W.
 
         Samples are counted through all epochs. If no lane is shared, rank t mod W reads the lane of sample t.
         """
