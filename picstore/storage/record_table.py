@@ -73,8 +73,16 @@ def read_paths(index: Callable[[int], Container], live: LiveRecords) -> Iterator
 
 def path_of(container: Container, k: int) -> str | None:
     """Return the ``path`` in the extra of record ``k``; None if there is none. Raise Corrupt if extras are damaged."""
-    extra = container.extra_json(k)
-    path = json.loads(extra).get("path") if extra else None
+    return path_in(container.extra_json(k))
+
+
+def path_in(extra: bytes) -> str | None:
+    """Return the string ``path`` of an extra, given as JSON; None if the extra is not an object with such a member."""
+    try:
+        value = json.loads(extra) if extra else None
+    except (ValueError, RecursionError):
+        return None
+    path = value.get("path") if isinstance(value, dict) else None
     return path if isinstance(path, str) else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +14,10 @@ from picstore.errors import UsageError
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.live_records import LiveRecords, integers
 from picstore.storage.location.resolve import map_concurrently
-from picstore.storage.record_table import read_paths
+from picstore.storage.record_table import path_of, read_paths
 from picstore.train.order.dataset_order import DatasetOrder
 from picstore.train.order.drawn_samples import DRAWN, Drawn, drawn_samples
+from picstore.train.order.epoch_order import groups_of
 from picstore.train.order.mux_order import MuxOrder
 from picstore.train.orders_of_states import AnyOrder
 
@@ -157,13 +157,10 @@ class Audit:
         dataset = self.datasets[source]
         containers, records = dataset.live.find(positions)
         paths: list[str | None] = [None] * len(positions)
-        for number in np.unique(containers).tolist():
-            tables = dataset.containers.index(number)
-            for k in np.flatnonzero(containers == number).tolist():
-                record = int(records[k])
-                extra = tables.extra_json(record) if tables.good[record] else b""
-                path = json.loads(extra).get("path") if extra else None
-                paths[k] = path if isinstance(path, str) else None
+        for same in groups_of(containers):
+            tables = dataset.containers.index(int(containers[same[0]]))
+            for k, record in zip(same.tolist(), records[same].tolist(), strict=True):
+                paths[k] = path_of(tables, record) if tables.good[record] else None
         return paths
 
     def ids_of_paths(self, paths: Iterable[str], *, source: int = 0) -> dict[str, int]:

@@ -18,6 +18,7 @@ from picstore.storage.format.container import ContainerRef
 from picstore.storage.format.container_writer import pack_container
 from picstore.storage.format.read_container import unpack_container
 from picstore.storage.format.record import ImageInfo, Record
+from picstore.storage.record_table import path_in
 
 Make = Callable[..., Path]
 
@@ -224,3 +225,22 @@ def test_a_new_column_cannot_take_the_name_of_a_built_in_one(make_dataset: Make)
     for name in ("width", "sampling", "encode_path"):
         with pytest.raises(UsageError, match=f"has '{name}', which says it of the stored images; give the column"):
             dataset.with_columns({name: np.arange(len(dataset))})
+
+
+def test_a_record_has_a_path_only_if_its_extra_is_an_object_with_one(tmp_path: Path) -> None:
+    extras: list[object] = [None, [1, 2], "x", 3, {"path": 4}, {"other": "x"}, {"path": "a/b.jpg"}]
+    with picstore.Writer(tmp_path / "set") as writer:
+        for extra in extras:
+            writer.add(np.zeros((16, 16, 3), np.uint8), label=0, extra=extra)
+    dataset = picstore.Dataset(tmp_path / "set")
+    by_id = dict(zip(dataset.ids.tolist(), (path for path, _ in dataset.samples), strict=True))
+    assert [by_id[k] for k in range(len(extras))] == [None] * 6 + ["a/b.jpg"]
+    loader = picstore.Loader(dataset, batch_size=7, transform=[], isolate=False, rank=0, world_size=1)
+    state = loader.state_at(1, 0)
+    loader.close()
+    audit = picstore.audit(state, dataset)
+    assert audit.paths(np.arange(len(dataset))) == [path for path, _ in dataset.samples]
+
+
+def test_extras_that_are_not_json_have_no_path() -> None:
+    assert [path_in(extra) for extra in (b"", b"{", b"\xff", b"[" * 100_000, b'{"path": "a"}')] == [None] * 4 + ["a"]

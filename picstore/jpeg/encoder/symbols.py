@@ -218,7 +218,7 @@ def write_symbols(symbols, ends, codes, before, out, starts):
             entry += _u64(4)
             code = np.int64(load_u32(table + _u64(symbol >> 16 << 2)))
             size = symbol >> 16 & 15
-            value = _u64(code >> 5 << size | symbol & 0xFFFF)  # at most 27 bits
+            value = _u64(code >> 5 << size | symbol & 0xFFFF)  # value of at most 27 bits
             accumulator, pending, target = append_bits(accumulator, pending, value, (code & 31) + size, target)
         target = flush_bits(accumulator, pending, target)
         starts[segment + 1] = np.int64(target - begin) + 2

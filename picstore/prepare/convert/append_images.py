@@ -236,7 +236,7 @@ def _is_last_append(manifest: Manifest, job: Job) -> bool:
 
 
 def _next_file(root: Location, manifest: Manifest) -> int:
-    """Return a number for new files, above the numbers of all present files, those of abandoned appends included.
+    """Return a number for new files that is above the number of any present file, even of an abandoned append.
 
     The manifest's files are considered too, because a store may list new files late.
     """

@@ -21,7 +21,7 @@ from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Writ
 
 logger = logging.getLogger("picstore")
 
-_MAX_FRAGMENT_BYTES = 1 << 32  # largest size in bytes of a fragment to read; that of ten million inputs is smaller
+_MAX_FRAGMENT_BYTES = 1 << 32  # largest size in bytes of a fragment to read; ten million inputs take less
 # Fragments of at least this many bytes take longer to transfer than a store takes to answer.
 _LARGE_FRAGMENT = 1 << 20
 

@@ -175,8 +175,8 @@ def _targets(
 
     Args:
         labels: class number of each category id.
-        optional: those of the keys ``segmentation`` and ``keypoints`` that any annotation has; all images get these
-            fields.
+        optional: the keys ``segmentation`` and ``keypoints``, each if any annotation has it; all images then get its
+            field.
     """
     fields = ["boxes", "box_labels", "iscrowd", "area", "annotation_ids"]
     fields += ["polygons"] * ("segmentation" in optional) + ["keypoints"] * ("keypoints" in optional)

@@ -109,7 +109,7 @@ def _samples(
 
 
 def _sizes(allocations: Table, images: Table) -> I64:
-    """Return each image's size in bytes, that of the allocation at the image's offset; −1 if there is no allocation."""
+    """Return the size in bytes of the allocation at each image's offset; −1 if there is no allocation at the offset."""
     sizes = np.full(len(images), -1, np.int64)
     if len(allocations):
         nearest = np.minimum(np.searchsorted(allocations["offset"], images["offset"]), len(allocations) - 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import MANIFEST, Location, Where
 from picstore.storage.record_counts import end_of_ids
+from picstore.storage.record_table import path_in
 from picstore.storage.references import ReferencesRoot
 
 
@@ -79,14 +79,11 @@ def _input(container: Container, k: int, label: int, root: ReferencesRoot) -> In
         name, problem = f"{container.ref.name}@{container.ref.offset}/{k}", f"damaged: {error.what}"
         return Input(name, label, container.ref.name, problem=problem)
     image = _blob(container, container.index[k], label)
-    path = json.loads(extra).get("path") if extra else None
     attached = zip(container.fields, container.attached[k], strict=True)
     attachments = tuple((name, _blob(container, cell, -1)) for name, cell in attached if cell["length"])
     if any(root.leads_out(blob.path) for blob in (image, *(blob for _, blob in attachments))):
         return Input(image.name, label, image.path, problem="a link leads out of the folder of the index")
-    return replace(
-        image, name=path if isinstance(path, str) else image.name, extra=extra, upright=True, attachments=attachments
-    )
+    return replace(image, name=path_in(extra) or image.name, extra=extra, upright=True, attachments=attachments)
 
 
 def _blob(container: Container, cell: Any, label: int) -> Input:

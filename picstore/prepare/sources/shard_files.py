@@ -23,7 +23,7 @@ _MAX_NAMES = 1 << 20  # largest number of names to which a brace pattern may exp
 
 
 def shard_files(location: Location, *suffixes: str, split: str | None = None) -> list[Location]:
-    """List the shard files of a location: a folder's files with a suffix, those of a brace pattern, or the file itself.
+    """List the shard files of a location: a folder's files with a suffix, files that match a pattern, or a single file.
 
     Raise NotADataset if a file does not exist or the folder has no such files, and UsageError if the pattern stands for
     more than a million names or the files belong to several splits and ``split`` is None.

@@ -53,7 +53,7 @@ class BatchRecords:
     attachments: list[dict[str, bytes | memoryview | StoredMap]]  # image files and maps for targets, by name
     points: I64  # (n, 2), entry points, in the form that ``describe_tiles`` takes
     damage: list[Damage]  # damage of records that were replaced by sound records of their containers
-    problems: dict[int, Damage]  # by slot, why the slot has no image
+    problems: dict[int, Damage]  # reason why a slot has no image, by slot
     weight: float = 1.0  # see ``Batch.weight``
 
     @classmethod
@@ -153,7 +153,8 @@ class BatchRecords:
 
     def release(self) -> None:
         """Drop the containers, which would otherwise stay in memory until the consumer takes the batch."""
-        self.sizes[:] = 0  # so that no stream is read at its old address
+        # A stream of size 0 is not read, so its old address is not used.
+        self.sizes[:] = 0
         self.containers.clear()
         self.extras.clear()
         self.attachments.clear()

@@ -23,7 +23,7 @@ Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W) if the transforms fix 
 # Images of a group of ``count`` views: an array (count, n, 3, H, W) if the transforms fix the size, else for each view
 # a list of n arrays (3, h, w).
 ViewImages: TypeAlias = "Array | list[list[Array]]"
-GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"  # for each view of a group, the targets of n slots
+GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"  # targets of the n slots, for each view of a group
 
 # Arrays begin at multiples of the size of a quantization row, so that kernels can address rows by index in the memory
 # of all batches.
@@ -104,8 +104,8 @@ class SegmentTables:
     arrays: dict[str, Array]  # arrays of the layout, see ``jpeg.gpu_segment_layout``
     first: I64  # (n,), index of the first part of each image's segments
     count: I64  # (n,), number of parts of each image's segments; 0 if the GPU does not decode the image
-    pixels: dict[int, U8] = field(default_factory=dict)  # by slot, pixels (3, h, w) of an image that the CPU decoded
-    refused: dict[int, str] = field(default_factory=dict)  # by slot, why the GPU does not decode an image
+    pixels: dict[int, U8] = field(default_factory=dict)  # pixels (3, h, w) that the CPU decoded, by slot
+    refused: dict[int, str] = field(default_factory=dict)  # reason why the GPU does not decode an image, by slot
     # In a process's first batches, to check the GPU: a slot, pixels (3, h, w) that the CPU decoded from a box of its
     # image, and the box in pixels of the stored image.
     probe: tuple[int, U8, I64] | None = None

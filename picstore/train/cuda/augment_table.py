@@ -36,7 +36,7 @@ class ColorPhases:
     words: I64  # (n, k, 14), words of each image's k steps, see ``augment_layout.py``
     counts: I64  # (n,), number of steps of each image
     begins: I64  # (n, p + 1), index of each phase's first step, and number of steps
-    starts: list[frozenset[int]]  # for each phase, the opcodes that begin it in any image
+    starts: list[frozenset[int]]  # opcodes that begin a phase in any image, by phase
     smoothing: Array  # float32 (m, even number), m rows of weights of blurs, from ``blur_weights.smoothing_rows``
 
     @classmethod
@@ -115,7 +115,7 @@ class DescriptorTable:
     offsets: I64  # (n,), number of values of all outputs before each output
     values: int  # number of values of all outputs
     tiles: int  # number of tiles of the largest output
-    starts: list[frozenset[int]]  # for each phase, the opcodes that begin it in any image
+    starts: list[frozenset[int]]  # opcodes that begin a phase in any image, by phase
     weights: int  # number of int32 that the weights of source pixels take
 
     @property

@@ -136,5 +136,5 @@ def show(value: Any) -> str:
         return repr(os.fspath(value))
     if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "memory_format", "device"):
         return repr(str(value).removeprefix("torch."))
-    described = getattr(value, "describe_opening", None)  # of a Dataset
+    described = getattr(value, "describe_opening", None)  # method of a Dataset
     return described() if callable(described) else repr(value)
