@@ -24,11 +24,12 @@ from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.convert.row_writer import RowWriter, make_record
 from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.prepare.image.libvips import require_mozjpeg
+from picstore.prepare.image.map_requests import parse_requests
 from picstore.prepare.image.read_map import as_values, make_map, read_values
 from picstore.prepare.image.targets_and_masks import map_targets, move_attachment
 from picstore.prepare.image.training_jpeg import make_training_jpeg
 from picstore.storage.format.container_index import FileSummary
-from picstore.storage.format.maps import PREFIX, MapSpec, parse_requests
+from picstore.storage.format.maps import PREFIX, MapSpec
 from picstore.storage.format.record import Record
 from picstore.storage.location.resolve import Where, locate_writable
 from picstore.storage.manifest_writer import publish_dataset

@@ -16,11 +16,11 @@ from picstore.prepare.convert.ledger import Tally
 from picstore.prepare.convert.map_inputs import with_maps
 from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.engine.worker_processes import Engine, wait_for_fork_server
+from picstore.prepare.image.map_requests import MapRequest
 from picstore.prepare.sources.dedupe import mark_duplicates
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.open import open_source
 from picstore.results import ConvertResult, FormatCount, ReasonCount
-from picstore.storage.format.maps import MapRequest
 from picstore.storage.location.overlap_check import require_apart
 from picstore.storage.location.resolve import Where, locate
 from picstore.storage.references import indexed_folder

@@ -141,7 +141,7 @@ def convert(
     with open_display("convert", progress) as display:
         display.begin_stage("starting")
         stored = _stored_settings(source, out) if append else {}
-        from picstore.storage.format.maps import parse_requests
+        from picstore.prepare.image.map_requests import parse_requests
 
         settings = encode_settings(given, stored.get("encode"))
         requests = parse_requests(maps)

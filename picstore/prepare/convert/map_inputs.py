@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from picstore.errors import ImageError, UsageError
+from picstore.prepare.image.map_requests import MapRequest, parse_requests
 from picstore.prepare.image.read_map import read_alpha, read_values
 from picstore.prepare.sources.input_table import InputTable
 from picstore.prepare.sources.inputs import Input, Listing, is_remote, read_input, relabel_input
-from picstore.storage.format.maps import PREFIX, MapRequest, parse_requests
+from picstore.storage.format.maps import PREFIX
 
 # Number of maps with one name that are tried at most, until one can be read and shows dtype and number of channels.
 _PROBED = 16

@@ -15,7 +15,7 @@ from picstore.prepare.engine.library_errors import foreign_errors
 from picstore.prepare.image.exif_orientation import CoordinateMap, read_orientation
 from picstore.prepare.image.size_limits import check_size, open_by_pillow
 from picstore.prepare.image.tiff import STARTS, read_samples
-from picstore.storage.format.maps import MAGIC, MapSpec, cast_map, decode_map, encode_map, read_form
+from picstore.storage.format.maps import MAGIC, MapSpec, can_hold, decode_map, encode_map, read_form
 
 _PNG, _NPY, _EXR = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY", b"\x76\x2f\x31\x01"
 _WITH_ALPHA = ("PNG", "WEBP", "TIFF", "GIF", "BMP", "ICO")  # Formats of images whose alpha ``read_alpha`` reads.
@@ -68,6 +68,34 @@ def make_map(name: str, data: bytes | Array, spec: MapSpec, image: CoordinateMap
         return encode_map(np.ascontiguousarray(values))
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error
+
+
+def cast_map(values: Array, spec: MapSpec) -> Array:
+    """Convert values (h, w, channels) to ``spec.dtype``; raise ImageError if dtype or number of channels do not fit.
+
+    A smaller float dtype rounds floats; ImageError is raised if it would round integers.
+    """
+    if values.ndim != 3 or values.shape[2] != spec.channels:
+        channels = values.shape[2] if values.ndim == 3 else f"{values.ndim} dimensions and no"
+        raise ImageError(f"has {channels} channels, the first map had {spec.channels}")
+    dtype = np.dtype(spec.dtype)
+    if values.dtype == dtype:
+        return np.ascontiguousarray(values)
+    if values.dtype.kind not in "buif":
+        raise ImageError(f"holds {values.dtype}, not numbers")
+    if dtype.kind == "u" and values.dtype.kind == "f":
+        if np.isnan(values).any():
+            raise ImageError(f"holds NaN, which {spec.dtype} has no number for; give dtype=float32")
+        if (values != np.floor(values)).any():
+            raise ImageError(f"holds fractions, which {spec.dtype} would lose; give dtype=float32")
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    for extreme in (finite.min(), finite.max()) if finite.size else ():
+        if not can_hold(dtype, float(extreme)):
+            raise ImageError(f"holds {float(extreme):g}, which {spec.dtype} cannot")
+    cast = values.astype(dtype)
+    if dtype.kind == "f" and values.dtype.kind in "ui" and (cast.astype(np.float64) != values).any():
+        raise ImageError(f"holds whole numbers that {spec.dtype} would round; give another dtype")
+    return np.ascontiguousarray(cast)
 
 
 def _require_size(size: tuple[int, int], image: CoordinateMap) -> None:

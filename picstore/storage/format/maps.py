@@ -9,10 +9,9 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
-import re
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -27,16 +26,6 @@ DTYPES = ("uint8", "uint16", "float16", "float32")
 INTERPOLATIONS = ("nearest", "linear")
 MAX_CHANNELS = 4
 _NAN = "nan"  # String that stands for NaN in a manifest, because JSON has no such number.
-_TEXT = re.compile(r"[^,=:]+")
-_FIELDS: dict[str, Callable[[str], Any]] = {
-    "dtype": str,
-    "channels": int,
-    "scale": float,
-    "unit": str,
-    "interpolation": str,
-    "fill": float,
-    "invalid": float,
-}
 
 MAGIC = b"PICM"
 # Fields: magic number, version, dtype code, channels, width, height, number of rows in a block.
@@ -87,7 +76,7 @@ class MapSpec:
                 f"scale {self.scale}, fill {self.fill} and the number of no value, {self.invalid}, must be finite"
             )
         for name, value in (("fill", self.fill), ("invalid", self.invalid)):
-            if value is not None and not _holds(np.dtype(self.dtype), value):
+            if value is not None and not can_hold(np.dtype(self.dtype), value):
                 raise UsageError(
                     f"{name} is {value:g}, which {self.dtype} cannot hold; give a number of it, or another dtype"
                 )
@@ -122,103 +111,11 @@ class StoredMap(NamedTuple):
     blob: bytes | memoryview
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapRequest:
-    """User's request to store a map of a given name with each image.
-
-    Attributes:
-        files: path of a map's file relative to the folder of its image, with ``*`` for the image's file name without
-            suffix; empty if the source has a field of the map's name instead of files.
-        given: fields of :class:`MapSpec` that the user sets; ``dtype`` and ``channels``, if not set, are those of the
-            source's first map.
-    """
-
-    name: str
-    files: str
-    given: Mapping[str, Any]
-
-    @classmethod
-    def parse(cls, text: str) -> MapRequest:
-        """Parse ``depth`` or ``depth=../depth/*.png,scale=0.001,unit=m``; raise UsageError if the text is malformed."""
-        head, *rest = text.split(",")
-        name, _, files = head.partition("=")
-        if not _TEXT.fullmatch(name) or (files and files.count("*") != 1):
-            raise UsageError(f"map {text!r}: begin with a name, or with name=PATTERN that has one * (../depth/*.png)")
-        given = dict(_parse_field(each, text) for each in rest)
-        if math.isnan(given.get("invalid", 0.0)):
-            del given["invalid"]  # NaN stands for a missing value even without this field.
-        request = cls(name=name, files=files, given=given)
-        request.specify(np.empty((1, 1, given.get("channels", 1)), given.get("dtype", "float32")))
-        return request
-
-    def specify(self, first: Array) -> MapSpec:
-        """Return the specification of all maps of this name, given the first; raise UsageError if it is impossible.
-
-        The dtype and channels of ``first``, (h, w, channels), are taken if the user did not set them.
-        """
-        fill = self.given.get("fill", self.given.get("invalid", 0.0))
-        found = {"dtype": first.dtype.name, "channels": first.shape[2]}
-        try:
-            return MapSpec(**{**found, **self.given, "fill": fill})
-        except UsageError as error:
-            raise UsageError(f"map {self.name}: {error}") from error
-
-
-def _parse_field(field: str, text: str) -> tuple[str, Any]:
-    key, _, value = field.partition("=")
-    read: Callable[[str], Any] | None = _FIELDS.get(key)
-    try:
-        if read is not None:
-            return key, read(value)
-    except ValueError:
-        pass
-    raise UsageError(f"map {text!r}: {field!r} is not one of {', '.join(_FIELDS)}, with = and a value")
-
-
-def parse_requests(texts: Any) -> list[MapRequest]:
-    """Parse the argument ``maps`` of a conversion; raise UsageError if an item is malformed or a name occurs twice."""
-    if isinstance(texts, str):
-        raise UsageError(f"maps is the text {texts!r}; give a list of such texts")
-    requests = [MapRequest.parse(text) for text in texts]
-    names = [each.name for each in requests]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"map {twice[0]!r} is given twice; leave one out")
-    return requests
-
-
-def _holds(dtype: np.dtype[Any], value: float) -> bool:
+def can_hold(dtype: np.dtype[Any], value: float) -> bool:
     """Return whether a dtype can hold a number: exactly for integer dtypes, perhaps rounded for float dtypes."""
     if dtype.kind == "f":
         return not math.isfinite(value) or abs(value) <= float(np.finfo(dtype).max)
     return math.isfinite(value) and value == int(value) and 0 <= value <= np.iinfo(dtype).max
-
-
-def cast_map(values: Array, spec: MapSpec) -> Array:
-    """Convert values (h, w, channels) to ``spec.dtype``; raise ImageError if dtype or number of channels do not fit.
-
-    A smaller float dtype rounds floats; ImageError is raised if it would round integers.
-    """
-    if values.ndim != 3 or values.shape[2] != spec.channels:
-        channels = values.shape[2] if values.ndim == 3 else f"{values.ndim} dimensions and no"
-        raise ImageError(f"has {channels} channels, the first map had {spec.channels}")
-    dtype = np.dtype(spec.dtype)
-    if values.dtype == dtype:
-        return np.ascontiguousarray(values)
-    if values.dtype.kind not in "buif":
-        raise ImageError(f"holds {values.dtype}, not numbers")
-    if dtype.kind == "u" and values.dtype.kind == "f":
-        if np.isnan(values).any():
-            raise ImageError(f"holds NaN, which {spec.dtype} has no number for; give dtype=float32")
-        if (values != np.floor(values)).any():
-            raise ImageError(f"holds fractions, which {spec.dtype} would lose; give dtype=float32")
-    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
-    for extreme in (finite.min(), finite.max()) if finite.size else ():
-        if not _holds(dtype, float(extreme)):
-            raise ImageError(f"holds {float(extreme):g}, which {spec.dtype} cannot")
-    cast = values.astype(dtype)
-    if dtype.kind == "f" and values.dtype.kind in "ui" and (cast.astype(np.float64) != values).any():
-        raise ImageError(f"holds whole numbers that {spec.dtype} would round; give another dtype")
-    return np.ascontiguousarray(cast)
 
 
 # --- Encoding -----------------------------------------------------------------------------------------------------

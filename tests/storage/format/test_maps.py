@@ -8,7 +8,6 @@ import json
 import struct
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,16 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from picstore.errors import ImageError, UsageError
+from picstore.errors import ImageError
 from picstore.storage.format.maps import (
     DTYPES,
-    MapRequest,
     MapSpec,
-    cast_map,
     check_form,
     decode_map,
     encode_map,
-    parse_requests,
     read_form,
 )
 
@@ -136,60 +132,6 @@ def test_a_png_of_another_form_is_not_a_stored_map() -> None:
     header = b"IHDR" + struct.pack(">IIBBBBB", 3, 2, 16, 0, 0, 0, 1)
     with pytest.raises(ImageError):
         read_form(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header)))
-
-
-@pytest.mark.parametrize(
-    ("values", "dtype", "problem"),
-    [
-        ([[np.nan, 1.0]], "uint16", "NaN"),
-        ([[0.5, 1.0]], "uint8", "fractions"),
-        ([[256, 1]], "uint8", "holds 256"),
-        ([[-1, 1]], "uint16", "holds -1"),
-        ([[1e6, 1.0]], "float16", "holds 1e\\+06"),
-        ([[2049, 1]], "float16", "round"),
-    ],
-)
-def test_values_that_a_dtype_lacks_are_refused(values: Any, dtype: str, problem: str) -> None:
-    with pytest.raises(ImageError, match=problem):
-        cast_map(np.array(values)[:, :, None], MapSpec(dtype=dtype, channels=1))
-
-
-def test_values_that_a_dtype_has_are_cast() -> None:
-    whole = cast_map(np.array([[3.0, 65535.0]])[:, :, None], MapSpec(dtype="uint16", channels=1))
-    assert (whole.dtype, whole.ravel().tolist()) == (np.uint16, [3, 65535])
-    rounded = cast_map(np.array([[0.1, np.nan]])[:, :, None], MapSpec(dtype="float32", channels=1))
-    assert rounded.ravel()[0] == np.float32(0.1)
-    assert np.isnan(rounded.ravel()[1])
-
-
-def test_a_text_states_a_map_and_its_manifest_entry_reads_back() -> None:
-    request = MapRequest.parse("depth=../depth/*.png,scale=0.001,unit=m,interpolation=linear,invalid=0")
-    assert (request.name, request.files) == ("depth", "../depth/*.png")
-    spec = request.specify(np.zeros((1, 1, 1), np.uint16))
-    assert spec == MapSpec(dtype="uint16", channels=1, scale=0.001, unit="m", interpolation="linear", fill=0, invalid=0)
-    assert MapSpec.from_json(spec.to_json()) == spec
-    fills_nan = MapRequest.parse("n,fill=nan").specify(np.zeros((1, 1, 3), np.float32)).to_json()
-    assert fills_nan["fill"] == "nan"
-    assert np.isnan(MapSpec.from_json(fills_nan).fill)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "a:b", "depth=one.png", "depth=*/*.png", "depth,scale", "depth,scale=x", "depth,unknown=1"),
-        *("depth,dtype=int32", "depth,channels=5", "depth,channels=0", "depth,interpolation=cubic"),
-        *("depth,scale=inf", "depth,fill=inf", "depth,dtype=uint8,fill=256", "depth,dtype=uint8,fill=nan"),
-        *("depth,dtype=uint16,invalid=-1", "depth,dtype=uint16,invalid=0.5", "depth,dtype=float16,fill=1e6"),
-    ],
-)
-def test_a_text_that_states_no_map_is_refused(text: str) -> None:
-    with pytest.raises(UsageError):
-        parse_requests([text])
-
-
-def test_a_map_stated_twice_is_refused() -> None:
-    with pytest.raises(UsageError, match="twice"):
-        parse_requests(["depth", "depth,scale=2"])
 
 
 def test_the_golden_maps_read_as_they_were_made_and_make_the_same_batches() -> None:
