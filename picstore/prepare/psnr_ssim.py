@@ -40,7 +40,7 @@ _STRIP_ROWS = 32
 
 @dataclass(frozen=True, slots=True)
 class ImageQuality:
-    """Quality of an encoded image: its bytes, PSNR in dB over RGB or grey, and mean SSIM of its channels."""
+    """Size in bytes of an encoded image, its PSNR in dB over RGB or grey, and the mean SSIM of its channels."""
 
     bytes: int
     psnr: float

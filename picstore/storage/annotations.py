@@ -134,9 +134,9 @@ def _points(value: Any, k: int) -> F64:
 
 
 def _numbers(value: Any, row: tuple[int, ...], name: str, expected: str) -> F64:
-    """Convert a list of numbers, or of lists of shape ``row``, to float64 (n, *row).
+    """Convert a list of n numbers, or of n lists of shape ``row``, to float64 (n, *row).
 
-    Raise ImageError if it is no such list.
+    Raise ImageError if ``value`` is anything else, or has NaN or a number beyond ±MAX_COORDINATE.
     """
     if value == []:
         return np.zeros((0, *row))

@@ -86,7 +86,7 @@ class Cache:
         self.folder = Path(folder).absolute()
         self.limit = parse_size(limit)
         self._own = self.folder / f"{dataset}-{_digest(root)}"
-        # Rooms of this process and, after forks, of its parent processes, by process id.
+        # Numbers of bytes that this process and, after forks, its parent processes may write, by process id.
         self._rooms: dict[int, _Room] = {}
         self._full_until = 0.0
         self._warned = False

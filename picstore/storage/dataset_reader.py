@@ -228,13 +228,13 @@ class ContainerReader:
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
         """Read only the ``wanted`` records, bool (records,), of a container, and only needed rows of large images.
 
-        For all other records, bytes may be missing and ``good`` is meaningless. Tables are kept as by :meth:`index`. If
-        it is faster, the whole container is read, from the cache if there is one.
+        For all other records, bytes may be missing and ``good`` is meaningless. The container without its payload is
+        kept as by :meth:`index`. If it is faster, the whole container is read, from the cache if there is one.
         """
         if self._references is not None:
             return self._read_references(number, self._references, wanted=wanted)
         tables = self.index(number)
-        if tables.read is None:  # The tables are damaged, so the whole container was read.
+        if tables.read is None:  # The container's index is damaged, so ``index`` has read the whole container.
             return tables
         if attachments:
             _ = tables.extras  # Decompress the extras for later records too.
@@ -256,7 +256,7 @@ class ContainerReader:
             except Damage:
                 container = self.read(number)
             self._indexes[number] = container
-            # The tables of other containers have similar sizes, so this size determines how many containers are kept.
+            # Other containers without payload have similar sizes, so this size determines how many are kept.
             held = len(container.buffer) + min(container.extras_size, _KEPT_EXTRAS)
             while len(self._indexes) > max(1, _CACHED_BYTES // held):
                 self._indexes.popitem(last=False)

@@ -116,10 +116,7 @@ def open_object(required: Mapping[str, Check], possible: Mapping[str, Check] | N
 
 
 def _check_each(values: Any, checks: Iterable[tuple[Any, Check]], form: str) -> None:
-    """Apply to each member or item of ``values`` the check for its key.
-
-    Prefix an error's path by ``form`` of the key.
-    """
+    """Check each member or item of ``values``; put its key, formatted by ``form``, before the path of an error."""
     key = None
     try:
         for key, inner in checks:

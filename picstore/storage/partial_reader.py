@@ -37,7 +37,8 @@ MIN_MEAN = 1 << 19
 _MAX_SHARE = 0.5
 # Parts that are at most this many bytes apart are read together, which costs less than another request or seek.
 _NEAR = 1 << 16
-# Smallest number of bytes of the first read of a container's tables, whose size is not known before.
+# A container's tables are all its bytes before the payload: header, index, segment table and extras.
+# Smallest number of bytes of the first read of a container's tables, which shows how large they are.
 _FIRST_READ = 4096
 # Largest share of a container's bytes to take for the tables in the first read, unless _FIRST_READ is larger. Tables
 # of photographs take about 1 % of the container.
@@ -272,7 +273,7 @@ def _mark_lost(container: Container, part: _Part, stream: U8) -> None:
 
 
 class TableReader:
-    """Thread-safe reader of containers' tables, which precede the payload; ``rows`` is the dataset's index."""
+    """Thread-safe reader of containers' tables, the bytes before the payload; ``rows`` is the dataset's index."""
 
     def __init__(self, rows: Table) -> None:
         self._rows = rows
@@ -325,7 +326,7 @@ class TableReader:
             path.read_pieces([(ref.offset, buffer)], file=ref.name)
         header = read_header(buffer, ref=ref)
         end = header[0].payload_at
-        # Copy the tables, to keep no more memory than they need: the first guesses are ten times as large.
+        # Copy the tables, because the memory of the first guesses is ten times as large as the tables.
         tables = fresh(end)
         tables[:guess] = buffer[:end]
         if end > guess:
@@ -340,5 +341,6 @@ class TableReader:
         too low.
         """
         if self._kept_bytes + len(tables.buffer) <= _KEPT_BYTES:
-            self._kept[number] = tables.without_payload()  # the copy shares ``tile_rows``
+            # The copy shares ``tile_rows``, so it also keeps the row ends that are computed later.
+            self._kept[number] = tables.without_payload()
             self._kept_bytes += len(tables.buffer)

@@ -30,7 +30,7 @@ FACTS = np.dtype(  # facts about a record from its index entry, 26 bytes
         ("encode_path", "u1"),  # all flags of the index entry; bits 2 and 3 are the encode path
     ]
 )
-# For the fields of FACTS that are called otherwise in an index entry, the name in the entry.
+# Names in an index entry of the fields of FACTS that have another name there.
 _SOURCES = {"bytes": "length", "encode_path": "flags"}
 
 

@@ -169,10 +169,7 @@ def _key(manifest: Manifest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Blob:
-    """Image or attachment of record ``number``.
-
-    ``begin`` is its offset in the payload that joins a container's blobs.
-    """
+    """Image or attachment of record ``number``; ``begin`` is its offset in the payload that joins a container's."""
 
     number: int
     begin: int
@@ -270,7 +267,7 @@ def _resolve(
 
 
 def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tuple[str, int]]:
-    """Return a function from a byte's offset in the payload to the image file, and offset in it, where the byte is."""
+    """Return a function that maps the offset of a byte of the payload to the byte's file and its offset in the file."""
     begins = [blob.begin for blob in blobs]
 
     def origin(offset: int) -> tuple[str, int]:
@@ -283,10 +280,7 @@ def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tu
 def _read_blobs(
     root: ReferencesRoot, path: str, blobs: Sequence[_Blob], payload: memoryview
 ) -> list[tuple[_Blob, Damage]]:
-    """Read images and attachments (``blobs``) from the file ``path`` into the payload.
-
-    Return those lost, with the cause.
-    """
+    """Read images and attachments from the file ``path`` into the payload; return each one lost, with the cause."""
     name = str(root.folder / path)
     pieces = [(blob.reference.offset, payload[blob.begin : blob.end]) for blob in blobs]
     try:

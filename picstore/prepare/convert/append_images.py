@@ -176,7 +176,7 @@ def _last_lines(job: Job) -> list[ledger.LedgerLine]:
 
 
 def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...], Sequence[Input]]:
-    """Join the classes of a dataset and a source; return the joined class names, and the inputs with indices of these.
+    """Join a dataset's and a source's class names; return the joined names, and the inputs with labels that fit them.
 
     Raise UsageError if the source's attachments or classes do not fit those of the dataset.
     """
@@ -197,8 +197,8 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
             )
         _refuse_names_that_are_numbers(old, listing.inputs)
         return old, listing.inputs
-    # Without class names, the dataset's labels are plain numbers, which could be taken for indices of the source's
-    # classes. An empty dataset has no labels.
+    # The labels of a dataset without class names could be mistaken for indices of the source's class names. An empty
+    # dataset has no labels.
     if not old and manifest.images:
         raise UsageError(
             f"the source names its classes and the dataset does not; append numbers as labels, instead of "
@@ -222,7 +222,7 @@ def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Inpu
 
 
 def _is_last_append(manifest: Manifest, job: Job) -> bool:
-    """Return whether the most recent append had the job's settings and, by sizes in the ledger, the same images."""
+    """Return whether the most recent append had the job's settings and images, compared by the ledger's image sizes."""
     appended = manifest.provenance.get("appended", ())
     if not appended or {**appended[-1], "outcome": None} != {**job.settings, "outcome": None}:
         return False

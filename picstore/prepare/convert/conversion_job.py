@@ -191,8 +191,8 @@ class Job:
         root, options, duplicates = self.root, self.options, self.listing.duplicates or {}
         finished = set(ledger.finished_rows(root, self.rows))
         reusable = find_reusable_rows(root) if self.reuse else set()
-        # If the source has a partition, it alone decides where containers end, so no container may end because of its
-        # size.
+        # If the source is an index, its partition of the inputs into containers is kept, so no container may end
+        # because of its size.
         shape = replace(options.shape, container_size=MAX_CONTAINER) if self.listing.partition else options.shape
         return deque(
             RowTask(
@@ -305,7 +305,7 @@ def require_no_partition(listing: Listing) -> None:
 
 
 def choose_rows(listing: Listing, options: ConvertOptions) -> int:
-    """Return the number of rows of a conversion: the partition's if there is one, else an estimate from a sample."""
+    """Return the number of rows of a conversion: that of the index if the source is one, else a sample's estimate."""
     inputs = listing.inputs
     if listing.partition is not None:
         return len(listing.partition.rows) - 1
@@ -342,6 +342,6 @@ def _size(source: Input) -> int:
 
 
 def same_images(sizes: Sequence[int], others: Sequence[int]) -> bool:
-    """Return whether two lists of inputs' sizes agree: at least half of the inputs readable both times are equal."""
+    """Return whether at least half of the inputs with a known size (not 0) in both lists have the same size in both."""
     pairs = [(size, other) for size, other in zip(sizes, others, strict=True) if size and other]
     return 2 * sum(size == other for size, other in pairs) >= len(pairs)

@@ -32,9 +32,9 @@ from picstore.storage.location.resolve import Location
 Read: TypeAlias = Callable[[Input], bytes]
 
 _MAX_INPUTS = 16
-# Bytes of input data after which a group ends.
+# A group of inputs ends once it has more bytes than this.
 _MAX_BYTES = 4 << 20
-# Largest input in bytes that is converted in a group. Such an input takes 3 ms, so a group needs no time limit.
+# Largest input in bytes that is converted together with its group, without a time limit, because it takes only 3 ms.
 _MAX_SIZE = 1 << 20
 
 
@@ -249,10 +249,7 @@ def _make_reference(
 
 
 def _refer(source: Input, data: bytes, root: Location) -> bytes:
-    """Serialize a reference to an input's bytes ``data``.
-
-    Raise ImageError if they are no byte range of a file below ``root``.
-    """
+    """Serialize a reference to an input's bytes; raise ImageError if these are not a range of a file below ``root``."""
     if source.reader is not None:
         raise ImageError("its file does not hold it as it is: `picstore convert` reads it")
     folder = str(root).rstrip("/") + "/"

@@ -19,7 +19,7 @@ from picstore.prepare.sources.input_table import InputTable
 from picstore.prepare.sources.inputs import Input, Listing, is_remote, read_input, relabel_input
 from picstore.storage.format.maps import PREFIX
 
-# Number of maps with one name that are tried at most, until one can be read and shows dtype and number of channels.
+# Largest number of maps of one name to try to read; the first readable map gives the dtype and number of channels.
 _PROBED = 16
 
 
@@ -65,7 +65,10 @@ def _is_file(one: Input) -> bool:
 
 
 def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> dict[str, str]:
-    """Return the paths of an input's map files by map name; a map file in a store is found only if it is an input."""
+    """Return the paths of an input's map files by map name; in an object store, only files listed as inputs are found.
+
+    ``paths`` are the paths of all inputs that are whole files.
+    """
     folder, last = posixpath.split(one.path)
     stem = posixpath.splitext(last)[0]
     found = {}
@@ -78,7 +81,7 @@ def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> d
 
 
 def _attach(one: Input, files: Mapping[str, str], fields: set[str]) -> Input:
-    """Return an input with its maps as attachments ``map:NAME``: attachments in ``fields``, renamed, and ``files``."""
+    """Rename those of an input's attachments that are in ``fields`` to ``map:NAME``, and attach the map ``files``."""
     named = [(PREFIX + name if name in fields else name, each) for name, each in one.attachments]
     beside = [(PREFIX + name, Input(posixpath.basename(path), -1, path)) for name, path in files.items()]
     return replace(one, attachments=(*named, *beside)) if named or beside else one

@@ -34,7 +34,7 @@ _NOT_SETTINGS = ("rows", "classes", "attachments")
 
 @dataclass(frozen=True, slots=True)
 class RowCopy:
-    """Task to copy the files of a finished row, by names relative to the folders ``source`` and ``root``."""
+    """Task to copy the files of a finished row of the job from ``source`` to ``root``; names are relative to both."""
 
     source: Location
     root: WritableLocation
@@ -104,7 +104,7 @@ def _read_merged(root: WritableLocation, begun: Iterable[dict[Shard, dict[str, A
 
 
 def _require_one_job(root: Location, shards: dict[Shard, dict[str, Any]]) -> dict[str, Any]:
-    """Return the content of all job files of the shards; raise UsageError if any two of the files differ."""
+    """Return the content that the job files of all shards share; raise UsageError if any two of the files differ."""
     (first, outline), *others = shards.items()
     for shard, document in others:
         if shard.count != first.count:
@@ -140,14 +140,14 @@ def _row_copies(source: Location, root: WritableLocation, rows: set[int]) -> Ite
 
 
 def _copy_rows(copies: Sequence[RowCopy], workers: int | worker_processes.Engine) -> None:
-    """Hard-link rows' files in this process; copy the files that cannot be linked in tasks of the engine."""
+    """Hard-link the rows' files in this process; if a row's files cannot be linked, copy them in a task."""
     linked = map_concurrently(_link_row, copies)
     unlinked = [copy for copy, done in zip(copies, linked, strict=True) if not done]
     list(worker_processes.run_each(copy_row, unlinked, workers=workers))
 
 
 def _link_row(task: RowCopy) -> bool:
-    """Hard-link the files of a row into the merged dataset; return False if a file cannot be linked."""
+    """Hard-link the files of a row of the job into the merged dataset; return False if a file cannot be linked."""
     if not all((task.source / name).link_to(task.root / name) for name in task.files):
         return False
     _finish_row(task)
@@ -155,13 +155,13 @@ def _link_row(task: RowCopy) -> bool:
 
 
 def copy_row(task: RowCopy, _: ProgressCallback) -> None:
-    """Copy the files of a row, up to 16 at a time, because copying waits for a disk or a store."""
+    """Copy the files of a row of the job, up to 16 at a time, because copying waits for a disk or an object store."""
     for _copied in map_concurrently(lambda name: (task.source / name).copy_to(task.root / name), task.files):
         pass
     _finish_row(task)
 
 
 def _finish_row(task: RowCopy) -> None:
-    """Copy the record counts of a row, and then its ledger fragment, which declares the row finished."""
+    """Copy the record counts of a row of the job, and then its ledger fragment, which declares the row finished."""
     copy_row_counts(task.source, task.root, task.row)
     ledger.copy_fragment(task.source, task.root, task.row)

@@ -167,7 +167,7 @@ def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any
 
 
 def remove_job(root: WritableLocation) -> None:
-    """Remove ``unfinished/`` of a locked job; the job files last, so that no new job takes over old rows.
+    """Remove ``unfinished/`` of a locked job, the job files last, so that no new job takes finished rows for its own.
 
     The job files are not removed if another file cannot be removed. A file that is removed counts as removed even if
     the object store still lists it.
@@ -185,7 +185,7 @@ def clear_job(root: WritableLocation) -> None:
 
 
 def remove_finished_job(root: WritableLocation, settings: dict[str, Any], uuid: str) -> None:
-    """Remove a job with ``settings`` that was killed after publishing dataset ``uuid``, unless it retries ``uuid``."""
+    """Remove the job with ``settings`` that published the dataset ``uuid``; keep a job that retries failed inputs."""
     with contextlib.suppress(UsageError, NotADataset, Damage):
         if (saved := find_job(root, settings, resume=True)) is not None and saved.get("retry") != uuid:
             with hold_job(root, saved):

@@ -12,7 +12,7 @@ from picstore.errors import UsageError
 from picstore.storage.format.layout import ALIGNMENT, MAX_CONTAINER
 
 MIB = 1 << 20
-# Number of rows to aim for: enough to keep every core of a large machine busy until nearly the end of a conversion.
+# Number of rows of a job to aim for: enough to keep all cores of a large machine busy until nearly the end.
 TARGET_ROWS = 256
 # Smallest size in bytes to aim for in a file. Writing files of 1 MiB takes 6 % of a conversion's time, files of 256 KiB
 # a third.

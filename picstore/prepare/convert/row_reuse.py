@@ -37,7 +37,7 @@ _FILE = re.compile(r"(\d{4})/(\d{6,})\.pic")
 
 
 def reuse_folder(root: WritableLocation, row: int) -> WritableLocation:
-    """Return the folder in which a retry keeps the previous files of a row."""
+    """Return the folder in which ``convert --retry-failed`` keeps the previous files of a row of the job."""
     return root / UNFINISHED / f"kept-{row:06d}"
 
 
@@ -106,10 +106,7 @@ class ReusableRow:
 
 
 def _read_by_id(folder: Location, fields: tuple[str, ...]) -> Iterator[Record]:
-    """Yield the undamaged records of all files in a folder in ascending order of ids.
-
-    Each file has that order already.
-    """
+    """Merge the undamaged records of all files in a folder, each sorted by id, into one sequence sorted by id."""
     found = (_FILE.fullmatch(name) for name, _ in sorted(folder.files()))
     addresses = [(int(match[1]), int(match[2])) for match in found if match is not None]
     records = (_read_records(folder, stream, file, fields) for stream, file in addresses)

@@ -130,12 +130,12 @@ class RowWriter:
 
 
 def write_row_counts(root: WritableLocation, row: int, counts: RecordCounts) -> None:
-    """Write a row's record counts; call this before writing the ledger fragment, which declares the row finished."""
+    """Write the record counts of a row of the job, before the row's ledger fragment, which declares it finished."""
     (root / _name(row)).write(counts_file(counts))
 
 
 def copy_row_counts(source: Location, target: WritableLocation, row: int) -> None:
-    """Copy the record counts of a row from one unfinished dataset to another, if the row has counts."""
+    """Copy the record counts of a row of the job, if they exist, from one unfinished dataset to another."""
     if (counts := source / _name(row)).is_file():
         counts.copy_to(target / _name(row))
 
@@ -149,7 +149,7 @@ def join_row_counts(
     first_file: int = 0,
     relabel: Relabel | None = None,
 ) -> RecordCounts | None:
-    """Add up the record counts of all rows; count rows without counts, such as those a retry keeps, from their files.
+    """Add up the record counts of all rows of a job; count the records of a row without stored counts from its files.
 
     Args:
         root: folder of the dataset.

@@ -45,7 +45,8 @@ class RowTask:
         container_starts: ids of the inputs that begin a container.
         references: folder of the source's files, for records that refer to images instead of holding them.
         maps: specifications of the attachments that are maps, by name, as the manifest holds them.
-        one_by_one: whether to finish each input before reading the next, so that a death has only one possible cause.
+        one_by_one: whether to finish each input before reading the next, so that it is known which input ends the
+            process.
     """
 
     root: WritableLocation
@@ -90,7 +91,7 @@ def make_position_folder(root: WritableLocation) -> Iterator[Path]:
 def run_rows(
     tasks: deque[RowTask], engine: worker_processes.Engine, on_progress: ProgressCallback
 ) -> dict[int, ledger.WrittenFragment]:
-    """Convert rows. A row whose process died runs again; an input that ends its process twice is blamed and left out.
+    """Convert rows of the job. If a process dies, its row runs again; an input that ends two processes is left out.
 
     An input that exceeds ``image_timeout`` is left out after one attempt. Raise PicstoreError if a process dies at an
     input that is already left out.
@@ -119,7 +120,7 @@ def run_rows(
 
 
 def convert_row_remotely(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenFragment:
-    """Convert a row in a child process of a cluster's node; the node reads the position file if the child dies."""
+    """Convert a row on a cluster's node, in a child process; if it dies, the node knows at which input."""
     start_fork_server(task.encode)
     with tempfile.TemporaryDirectory(prefix="picstore-") as folder:
         tasks = deque([replace(task, position_folder=Path(folder))])

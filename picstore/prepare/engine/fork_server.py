@@ -142,7 +142,10 @@ def _read_number(descriptor: int) -> int:
 
 
 def serve_forks() -> None:
-    """Main function of the server: load the code named in ``sys.argv``, then fork for each received descriptor pair."""
+    """Main function of the server: load the code named in ``sys.argv``, then fork a child for each request.
+
+    A request has two descriptors: the child's end of the connection, and a pipe for its process id and exit status.
+    """
     # Ctrl-C signals the whole process group, but only the parent process must react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _load(sys.argv[2:])

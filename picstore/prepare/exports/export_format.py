@@ -55,10 +55,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ExportFormat(ABC):
-    """Format in which a dataset is written, part by part.
+    """Format in which a dataset is exported, part by part; a part is a run of consecutive records, usually one file.
 
-    Outlines alone decide which records form a part; a record whose image turns out to be damaged is left out of its
-    part. So parts can be written in any order, and every export writes the same bytes.
+    The records are divided into parts before any image is read, and a record whose image then proves damaged is left
+    out of its part. So parts can be written in any order, and every export of a dataset writes the same bytes.
 
     Attributes:
         root: folder of the export.
@@ -86,10 +86,7 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def describe(self, outline: Outline) -> Any:
-        """Return what :meth:`divide` needs to know about a record, in most formats its size in bytes.
-
-        Called in tasks.
-        """
+        """Return what :meth:`divide` needs to know about a record (usually its size in bytes), in a worker process."""
 
     def divide(self, described: Sequence[Any]) -> list[Part]:
         """Divide the records, described by :meth:`describe`, into parts, by default of about ``shard_size`` bytes."""
@@ -97,10 +94,12 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def write(self, part: Part, records: Iterable[Record | None]) -> Any:
-        """Write the records of a part durably; an unreadable record is None. Called in tasks, perhaps repeatedly.
+        """Write a part's records durably, in a worker process; None stands for an unreadable record.
+
+        If the worker process dies, another process calls this again for the same part.
 
         Returns:
-            The part's element in the argument of :meth:`close`; None if no record was readable and nothing was written.
+            What :meth:`close` needs to know about the part; None if no record was readable and nothing was written.
         """
 
     @abstractmethod

@@ -40,9 +40,10 @@ _LOSSLESS = {1, 5, 8, 32773, 32946}
 # Values that need no conversion, by number of the TIFF tag: bits per sample, fill order, orientation, planar
 # configuration and sample format.
 _USUAL = {258: {8}, 266: {1}, 274: {1}, 284: {1}, 339: {1}}
-# Types of PNG chunks that do not change the pixels that Pillow reads, and that may stand anywhere in the file.
+# libvips decodes only PNGs whose chunks are of these types, because Pillow then reads the same pixels. These types may
+# stand anywhere in the file.
 _ANYWHERE = {b"IDAT", b"IEND", b"tEXt", b"tIME"}
-# Types of PNG chunks that do not change the pixels that Pillow reads if they stand before IDAT.
+# These types of chunks may stand only before the first IDAT chunk of a PNG that libvips decodes.
 _BEFORE_PIXELS = {b"IHDR", b"sRGB", b"gAMA", b"cHRM", b"pHYs", b"iCCP", b"bKGD", b"sBIT"}
 
 # Value of libvips' option by chroma subsampling: "on" halves chroma in both directions, "off" leaves it at full size.

@@ -61,7 +61,8 @@ def open_by_pillow(data: bytes, formats: Sequence[str]) -> ImageFile.ImageFile:
         factory, accept = Image.OPEN[each]
         try:
             accepted = accept is None or accept(data[:16])
-            if accepted and not isinstance(accepted, str):  # A string would name a feature that this Pillow lacks.
+            # A string is Pillow's warning that its build lacks a library for the format.
+            if accepted and not isinstance(accepted, str):
                 return factory(io.BytesIO(data), "")
         # The file has another format, or its header is damaged.
         except (SyntaxError, IndexError, TypeError, struct.error):

@@ -51,7 +51,8 @@ _FAX = frozenset({2, 3, 4})
 _BYTE_CODERS = frozenset({_UNCOMPRESSED, 5, 8, 32773, 32946, 34925, 50000})
 # Compressions for which libtiff ignores a predictor, though other programs undo it.
 _WITHOUT_PREDICTOR = frozenset({_UNCOMPRESSED, 32773})
-# ExtraSamples with which Pillow converts unsigned samples exactly, by (photometric interpretation, bits).
+# Values of the tag ExtraSamples with which Pillow converts unsigned samples exactly, by (photometric interpretation,
+# bits per sample).
 _EXACT_IN_PILLOW: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {
     **{(meaning, bits): ((),) for meaning in (_WHITE_IS_ZERO, _BLACK_IS_ZERO, _PALETTE) for bits in (1, 2, 4, 8)},
     **dict.fromkeys(((_BLACK_IS_ZERO, 16), (_CMYK, 8), (_CMYK, 16), (_YCBCR, 8), (_LAB, 8)), ((),)),

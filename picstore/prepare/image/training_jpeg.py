@@ -43,7 +43,8 @@ _START = b"\xff\xd8\xff"  # SOI marker, and first byte of the next marker
 _END = b"\xff\xd9"
 # Coding processes whose JPEGs libjpeg-turbo can decode at a fraction of the size.
 _PROCESSES = ("baseline", "extended", "progressive")
-_MAX_LENGTH = int(np.iinfo(SEGMENT).max)  # largest length of a restart segment; the look-up takes 9 µs
+# Largest length in bytes of a restart segment, looked up only once, because np.iinfo takes 9 µs.
+_MAX_LENGTH = int(np.iinfo(SEGMENT).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +200,7 @@ def _index_jpeg(data: bytes, settings: EncodeSettings) -> TrainingJpeg:
 
 
 def _find_end(data: bytes, header: Header) -> tuple[ImageInfo, int]:
-    """Return the image info, and the offset of the byte after EOI.
-
-    If the JPEG has several scans, the file's length instead.
-    """
+    """Return the image info, and the offset of the byte after EOI; for a JPEG of several scans, the file's length."""
     if header.process == "progressive" or header.scan_components < len(header.components):
         if data.rfind(_END, header.length) < 0:
             raise ImageError("its end is missing")

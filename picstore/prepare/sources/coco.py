@@ -48,7 +48,7 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     # For each image id, offsets of the image's annotations in the file's text.
     offsets: dict[int, list[int]] = {}
     optional: set[str] = set()
-    numbers: set[int] = set()  # ids of annotations so far
+    numbers: set[int] = set()  # ids of the annotations read so far
     for name, path, offset, value in document.items():
         id_ = document.integer(value, "id", path)
         if name == "annotations":

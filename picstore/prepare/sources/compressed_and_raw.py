@@ -22,18 +22,17 @@ from picstore.prepare.sources.inputs import MAX_INPUT, Input, read_input
 from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
-MAX_DECOMPRESSED = 1 << 32  # largest size of a decompressed block in bytes
-# Largest plausible number of decompressed bytes per compressed byte, beyond the first _SMALL bytes; images and masks
-# need no more.
+MAX_DECOMPRESSED = 1 << 32  # largest size in bytes to which a compressed block may decompress
+# A compressed block of n bytes may decompress to _SMALL + n * _MAX_RATIO bytes, which is enough for images and masks.
 _MAX_RATIO = 256
-_SMALL = 64 << 20  # Number of bytes that a decompressed block may have beyond _MAX_RATIO per compressed byte.
+_SMALL = 64 << 20
 CODECS = ("zstd", "gz", "bz2")
 _KEY = struct.Struct("<8sQQQ")
 
 
 @dataclass(frozen=True, slots=True)
 class CompressedBlock:
-    """Compressed bytes in a file; ``codec`` is one of CODECS."""
+    """Byte range of a file that was compressed as a whole; ``codec`` is one of CODECS."""
 
     codec: str
     offset: int
@@ -46,7 +45,7 @@ class CompressedBlock:
 
 
 class DecompressedBlock:
-    """Data of a decompressed block, with the interface of :class:`SourceFile`."""
+    """Data to which a :class:`CompressedBlock` decompresses, with the interface of :class:`SourceFile`."""
 
     def __init__(self, data: bytes, path: str) -> None:
         self._data, self.path, self.printable_path, self.size = data, path, printable(path), len(data)
@@ -61,7 +60,7 @@ class DecompressedBlock:
 
 @functools.lru_cache(1)
 def decompress_block(path: str, block: CompressedBlock, version: str) -> DecompressedBlock:
-    """Decompress a block of a file; memory grows with the bytes decompressed so far, not with the size the file claims.
+    """Decompress a block of a file; memory grows with the bytes decompressed so far, whatever size the file states.
 
     Args:
         version: version that the file must have; empty if any version will do.
@@ -87,7 +86,7 @@ def decompress_block(path: str, block: CompressedBlock, version: str) -> Decompr
 
 
 def _decompress(codec: str, packed: bytes, limit: int) -> bytes:
-    """Decompress ``data``, and return up to ``limit`` of the decompressed bytes."""
+    """Decompress ``packed``, and return at most ``limit`` of the decompressed bytes."""
     if codec == "zstd":
         data: bytes = ZstdDecompressor().decompress(packed, limit)
         return data
@@ -97,7 +96,7 @@ def _decompress(codec: str, packed: bytes, limit: int) -> bytes:
 
 
 def read_compressed(source: Input) -> bytes:
-    """Read an input that lies at ``offset`` in a decompressed block; the input's ``key`` describes the block."""
+    """Read an input that lies in a compressed block, given by ``key``, at ``offset`` in the decompressed bytes."""
     codec, *numbers = _KEY.unpack(source.key)
     block = CompressedBlock(codec.rstrip(b"\0").decode(), *numbers)
     return decompress_block(source.path, block, source.version).read(source.offset, source.size)
@@ -135,7 +134,7 @@ def image_file(array: U8) -> bytes:
 
 
 def reader_in_block(encoding: str, block: CompressedBlock | None) -> tuple[Callable[[Input], bytes] | None, bytes]:
-    """Return ``Input.reader`` and ``Input.key`` of an input in ``block``, or in a plain file if ``block`` is None."""
+    """Return ``Input.reader`` and ``Input.key`` of an input in a compressed block, or, without ``block``, in a file."""
     if encoding == "pil":
         return (read_pil, b"") if block is None else (read_compressed_pil, block.to_key())
     return (None, b"") if block is None else (read_compressed, block.to_key())

@@ -33,7 +33,7 @@ PATH_FIELDS = (
 )
 # A CSV is divided into parts only if its header has fewer bytes than this. ``csv`` rejects fields of twice this size.
 MAX_HEADER = 1 << 16
-CUT = "cut off, "  # start of the message for a last row of too few values, in a file that was cut off
+CUT = "cut off, "  # start of the message about a last row with too few values, because the file was cut off
 _MAX_TABLE = 1 << 32  # largest size in bytes of a table
 # Usual names of the columns of a box's left, top, right and bottom, in lower case.
 _CORNERS = (
@@ -69,7 +69,7 @@ def delimiter_of(table: Location) -> str:
 
 
 def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) -> Iterator[Row]:
-    """Yield the rows of a CSV's part, which ``lines`` lines precede; it begins with the header if ``names`` is None."""
+    """Yield the rows of a part of a CSV, given the number of lines before it; without ``names``, it has the header."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(table), strict=True)
     try:
         names = next(reader, []) if names is None else names

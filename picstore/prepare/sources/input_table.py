@@ -21,8 +21,8 @@ from picstore.prepare.sources.inputs import Input
 
 BLOCK = 1024  # number of inputs in a block, which is written and read at a time
 
-# If a group has more labels than this, its inputs are pickled one by one, because a block is sent with all labels of
-# its group.
+# If a group of inputs has more labels than this, its inputs are pickled one by one, because a block of inputs is
+# pickled with all labels of its group.
 _MOST_LABELS = 1 << 12
 
 _FIELDS = tuple(each.name for each in fields(Input))
@@ -84,12 +84,12 @@ class InputTable(_Inputs):
         self._ends = array("Q", [0])
         # 0, then the number of inputs up to the end of each block.
         self._counts = array("Q", [0])
-        # Number of the group to which each block belongs.
+        # Number of the group of inputs to which each block of inputs belongs.
         self._groups = array("L")
         self._last: list[Input] = []  # inputs after the last complete block
         # Readers of each group's inputs; the file refers to readers by index.
         self._readers: list[list[Reader | None]] = [[None]]
-        # For each group, the final label for each label in the file; None if the labels in the file are final.
+        # For each group of inputs, the final label of each label in the file; None if the labels in the file are final.
         self._labels: list[Sequence[int] | None] = [None]
         # Index of the block that was read most recently, and its inputs.
         self._read: tuple[int, list[Input]] = (-1, [])

@@ -35,7 +35,7 @@ class Input:
         problem: reason why the image cannot be read, if listing found one; else empty.
         extra: members of the record's extra except ``path``, as bytes of a JSON object, so that a million inputs with
             targets stay small; empty for none.
-        annotated: width and height of the image that targets in the extra refer to; see ``coordinates.map_targets``.
+        annotated: width and height of the image that targets in the extra refer to, see ``map_targets``.
         attachments: (name, input with the bytes) of each attachment; the listing declares the names.
         reader: module-level function that reads the input from ``path``, ``offset``, ``size`` and ``key``, raises
             ImageError and may keep files open; None for a byte range. Other processes import the function by name.

@@ -38,7 +38,7 @@ Notes = dict[str, tuple[int, str]]
 
 _SEEN = 64  # largest number of names of samples' fields to collect for messages
 _MAX_NAMED = 5  # largest number of files that a message names
-# Number of parts to list first, to predict the time for all other parts.
+# Number of parts of a source, such as files, to list first, to predict the time for all other parts.
 _TRIED = 16
 # Parts are listed by tasks if this process would need more seconds than this: starting a process takes 30 ms, and its
 # first task 0.3 s.

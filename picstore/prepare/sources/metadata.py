@@ -33,7 +33,7 @@ from picstore.storage.format.record import MAX_EXTRA, extra_to_json
 
 # Largest nesting depth to keep, because JSON parsers are recursive and fail at some hundred levels.
 _MAX_DEPTH = 64
-# Bytes to keep free in a record's extra, besides fields and the input's name.
+# Number of bytes of the largest possible extra that a sample's fields and the input's name must leave free.
 _ROOM = 1 << 10
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")

@@ -112,10 +112,11 @@ def _check_options(given: Mapping[str, object], format_: SourceFormat, kind: str
 
 
 def _enter_split(location: Location, kind: str, options: dict[str, object], *, has_classes: bool) -> Location:
-    """Return the folder of the split that ``options`` names, and delete the option; without a folder, the location.
+    """Return the folder of the split that ``options`` names, and delete that option.
 
-    Raise UsageError if there are several folders, all named like splits, and the user named none. If the user gave
-    class names (``has_classes``), such folders of images are classes instead.
+    Return the location itself if no split is named, if it has no folders of splits, or if it is recognized as a source.
+    Raise UsageError if it has several folders, all named like splits, and no split is named. If the user gave class
+    names (``has_classes``), such folders of images are classes instead.
     """
     probe = SourceProbe.inspect(location)
     splits = [name for name in probe.folders if split_of_word(name)]

@@ -112,7 +112,7 @@ def _split_part(path: tuple[str, ...]) -> int | None:
 
 
 def _after_configuration(path: tuple[str, ...]) -> str:
-    """Return ``folder/file`` if a folder in the path names the file's split, with only that folder; else ``file``."""
+    """Drop all folders from a path except the folder that names the file's split: return ``SPLIT/file`` or ``file``."""
     found = _split_part(path)
     return path[-1] if found in (None, len(path) - 1) else f"{path[found or 0]}/{path[-1]}"
 

@@ -98,7 +98,7 @@ _OFFSETS = re.compile(rb"\d{1,18}[ \t]+\d{1,18}")  # line of an index file of re
 
 
 def names_beside(location: Location) -> frozenset[str]:
-    """Return the names of the files in a folder, or beside a file or pattern; none if the folder is unreadable."""
+    """Return the names of the files in a folder, or beside a file or pattern; an empty set if that is unreadable."""
     try:
         folder = location if location.is_folder() else location.parent
         return frozenset(entry.name for entry in visible_entries(folder) if not entry.is_folder)

@@ -29,16 +29,16 @@ T = TypeVar("T")
 
 @functools.lru_cache(1 << 12)
 def split_of_word(word: str) -> str | None:
-    """Return the split that a word, such as a folder's name, means, apart from final digits and a suffix; or None."""
+    """Return the split for which a word such as ``train2017`` or ``val.txt`` stands; None if it stands for none."""
     match = _WORD.fullmatch(word.lower().partition(".")[0])
     return match and match[1]
 
 
 def split_of_name(name: str) -> str | None:
-    """Return the last split in the first component of a name that contains a split; None if no component does.
+    """Return the split for which a word of a name stands, as in ``mnist-train.tfrecord``; None if no word does.
 
-    Slashes separate components; any character except letters and digits separates words, as in
-    ``mnist-train.tfrecord``.
+    Any character except letters and digits separates words. The first component of the name (between slashes) with
+    such words decides, and in it the last such word.
     """
     for part in name.split("/"):
         for token in reversed(_TOKENS.split(part.lower())):

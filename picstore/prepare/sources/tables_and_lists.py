@@ -247,10 +247,10 @@ def _attachments(row: dict[str, Any], root: Location, row_name: str) -> tuple[tu
 
 
 def require_integers(listing: Listing, location: Location) -> Listing:
-    """Return a listing in which label names that state integers became these integers; inputs with other names fail.
+    """Replace each label name such as "3" by the integer; an input with another label name gets a ``problem``.
 
-    Raise UsageError if at least half of the labeled inputs have other names; a file for ``--classes`` must then number
-    the names.
+    Raise UsageError if at least half of the labeled inputs have names that are not integers; a file for ``--classes``
+    must then number the names.
     """
     names = listing.classes
     found = [number_of_text(name) for name in names]

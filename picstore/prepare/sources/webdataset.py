@@ -207,7 +207,7 @@ def _sample(
     )
     images += [each for each in fields if each not in images and (each.endswith(".bin") or _name(each) in tar.maps)]
     extra: dict[str, Any] = {}
-    # Read JSON first, so that another member of the sample replaces a field of the JSON that has its name.
+    # Read JSON first, so that another member of the sample replaces a field of the same name in the JSON.
     for field, member in sorted(fields.items(), key=lambda each: each[0] not in _JSON):
         if field not in (chosen, *images) and not _read_field(file, field, member, extra, skipped):
             skipped[f"field .{printable(field)}"] += 1
@@ -261,7 +261,7 @@ def recognizes(probe: SourceProbe) -> bool:
 
 
 def _has_pairs(tar: Location) -> bool:
-    """Return whether adjacent members at a tar's start share a key, or lie in folders not named like the tar."""
+    """Return whether two adjacent members at a tar's start share a key, or lie in folders not named like the tar."""
     try:
         keys = [split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _PROBED_MEMBERS)]
     except Damage:

@@ -252,7 +252,7 @@ def _finish(one: Input, fields: set[str]) -> Input:
 
 
 def _read(pair: _Pair, meaning: Meaning) -> dict[str, Any] | str:
-    """Return the target fields of a label file, empty fields without a file, or the reason why it cannot be read."""
+    """Return the target fields of a pair's label file, or the reason why it cannot be read; empty fields without it."""
     if pair.labels is None or pair.image is None:
         return parse_labels("", meaning)
     try:

@@ -32,7 +32,7 @@ from picstore.storage.dataset import Dataset
 COLUMN = "phash"
 # docs/archive/duplicates-2026-11.md states the recall and precision of this distance.
 DEFAULT_DISTANCE = 6
-# Largest distance for which the search flips up to 3 bits of a band; flipping 4 bits takes 8,000 more look-ups.
+# Largest distance for which the search flips at most 3 bits of a hash's band; a fourth bit costs 8,000 more look-ups.
 MAX_DISTANCE = 11
 
 _BITS = 22  # number of bits of a hash's widest band
@@ -217,7 +217,7 @@ def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple
     "Tuple((int64[:, ::1], int64[::1])), Tuple((int64, boolean)), UniTuple(int64[::1], 2))"
 )
 def find_nearest_each(queries, tables, nearby, limits, found):
-    """Find each query's nearest hash; if ``leaders``, the hashes are the queries, and only earlier leaders count."""
+    """Find each query's nearest hash; if ``leaders``, find each hash's nearest leader among the earlier hashes."""
     hashes, orders, starts, used = tables
     bands, flips = nearby
     distance, leaders = limits

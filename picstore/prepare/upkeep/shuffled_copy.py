@@ -79,7 +79,7 @@ class FileTask:
 
 @dataclass(frozen=True, slots=True)
 class DealTask:
-    """Task of a ``uniform`` shuffle's first pass: sort a file's records by target file; one target per container."""
+    """Task of a ``uniform`` shuffle's first pass: sort a file's records into containers, each for one target file."""
 
     source: FileTask
     files: int

@@ -94,7 +94,7 @@ def combine_runs(crcs: U32, lengths: I64, starts: I64) -> U32:
 def _apply(operators: U32, crcs: U32) -> U32:
     """Apply to each of n CRCs a linear map of its own.
 
-    Row i of ``operators``, uint32 (n, 32), has map i's values for 32 bits.
+    Row i of ``operators``, uint32 (n, 32), holds the results of map i for each single bit.
     """
     product: U32 = np.bitwise_xor.reduce((crcs[:, None] >> _BITS & 1) * operators, axis=1)
     return product

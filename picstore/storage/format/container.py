@@ -24,7 +24,7 @@ from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 class ContainerRef:
     """Position of a container: name of its file, and byte offset.
 
-    The container's header states ``stream`` and ``file``, numbers, and ``ordinal``, the container's index in the file.
+    The container's header states the numbers ``stream``, ``file`` and ``ordinal`` (the container's index in the file).
     """
 
     name: str
@@ -53,9 +53,9 @@ class Container:
             in part. Then ``buffer`` holds an image's header, which states the stored height, and the tile rows that
             were read; the entry has the height and segments of these rows, or length 0 if no row was read.
         tops: int64 (n,), number of pixel rows of the stored image above the first row that ``held`` describes.
-        causes: causes of loss, by record number, of the records whose damage was found one by one.
-        records: record number of each row of the tables, int64 (n,), ascending; None if the tables have a row for every
-            record.
+        causes: by record number, the damage with which :meth:`add_loss` marked the record as lost.
+        records: in a copy by :meth:`extract`, the record number that belongs to each row of ``index``, ``good``,
+            ``held``, ``attached`` and ``tops``, int64 (n,), ascending; else None, because row k belongs to record k.
         tile_rows: results of ``stored_rows`` by record number.
         origin: function that returns the file and offset of a byte of ``buffer``; None unless the bytes of several
             files were read.
@@ -156,7 +156,7 @@ class Container:
         return container
 
     def rows(self, records: I64) -> I64:
-        """Return the positions, in tables such as ``index``, of the rows that belong to the given record numbers."""
+        """Return the row numbers, in ``index``, ``good``, ``held`` and ``attached``, of the given record numbers."""
         return records if self.records is None else np.searchsorted(self.records, records)
 
     def extract(self, records: I64, *, attachments: bool) -> Container:

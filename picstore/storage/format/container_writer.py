@@ -114,7 +114,7 @@ def _index(
 
 
 def _starts(lengths: Array) -> I64:
-    """Return each block's offset from the first block's beginning, given the lengths of adjacent blocks."""
+    """Return the offset of each of n adjacent items, such as images, from the first, given their lengths."""
     ends = np.cumsum(lengths, dtype=np.int64)
     starts: I64 = ends - lengths
     return starts
@@ -125,7 +125,7 @@ def _seal(table: Table) -> None:
 
 
 class FileWriter:
-    """Writer of one file of a stream; ``close`` publishes the file, and leaving ``with`` without it discards the file.
+    """Writer of one file of a stream; ``close`` publishes the file, and a ``with`` block without ``close`` discards it.
 
     Records are kept in memory until they fill a container of ``container_size`` bytes; a record that exceeds this size
     ends its container immediately. Not thread-safe. ``fields`` names the attachments.

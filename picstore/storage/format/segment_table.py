@@ -152,7 +152,7 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
         last = np.cumsum([len(piece) for piece in bounds]) - 1
         first = np.append(0, last[:-1] + 1)
         joined = np.concatenate(bounds)
-        # For each image, the size of the header, which replaces the meaningless first difference, then the rows' sizes.
+        # Sizes in bytes of each image's header and rows; at ``first``, the difference between images is replaced.
         sizes = np.diff(joined, prepend=0)
         sizes[first] = headers[there]
         found.begins[there], found.ends[there] = joined[first], joined[last]

@@ -209,7 +209,7 @@ class WritableLocation(Location):
 
     @abstractmethod
     def remove(self, *, keep: Collection[str] = ()) -> None:
-        """Remove the file, or the folder with its content; with ``keep``, keep the folder and these entries."""
+        """Remove the file or folder; if ``keep`` names entries of the folder, keep the folder and these entries."""
 
     @abstractmethod
     def sweep(self) -> None:
