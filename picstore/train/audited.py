@@ -26,7 +26,7 @@ PRESENT, DELETED_SINCE, DELETED_BEFORE = "present", "deleted since", "deleted be
 NOT_SELECTED, ADDED_SINCE, UNKNOWN = "not selected", "added since", "not in this dataset"
 _SAMPLE = np.dtype([*DRAWN.descr, ("id", "<i8")])
 _MAX_EPOCHS = 1 << 20  # maximum number of epochs to audit, because each takes some milliseconds
-_SPARSE = 4  # If at most a fourth of the containers have records to look up, only their ids are read.
+_SPARSE = 4  # If at most a fourth of the containers have records to look up, only these containers' ids are read.
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Audit:
     def of(
         cls, order: AnyOrder, datasets: Sequence[Dataset], state: Mapping[str, Any], latest: Sequence[Dataset]
     ) -> Audit:
-        """Audit the steps of an order before a state; ``latest`` holds the latest versions of ``datasets``.
+        """Return the audit of an order's steps before a state; ``latest`` holds the latest versions of ``datasets``.
 
         Raises:
             UsageError: the state is of other datasets or another order.

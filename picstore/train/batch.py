@@ -30,7 +30,7 @@ _THUMBNAILS = 8  # Number of thumbnails that a notebook shows.
 
 
 class ViewImages(dict[str, Any]):
-    """Images by name of the group of ``Views``; any other index raises an error that tells how to index."""
+    """A batch's images by the names of the groups of ``Views``; any other key raises a KeyError with these names."""
 
     def __missing__(self, key: object) -> NoReturn:
         name = next(iter(self), "views")

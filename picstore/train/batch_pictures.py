@@ -15,7 +15,7 @@ from picstore.storage.record_pictures import class_name
 
 # Percentiles of a channel's values; the first becomes black, the second white.
 _STRETCHED = (1, 99)
-_TOP = 2  # Number of classes to name for a mixed label.
+_TOP = 2  # Number of classes that a caption names for a mixed label.
 
 
 def make_tiles(

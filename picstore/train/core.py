@@ -90,7 +90,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         whole_epochs: bool,
     ) -> None:
         self._order = order
-        self._lanes = SharedIntegers((1,))  # number of lanes, which a DataLoader's workers share
+        self._lanes = SharedIntegers((1,))  # number of lanes (runs that batches mix), shared with workers
         self._lanes.values[0] = order.lanes
         self._own_lanes, self._own_budget = options["lanes"] is not None, options["budget"] is not None
         processes = _processes_of(options)
@@ -137,7 +137,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         self._cursor = EpochCursor(order.length, whole=whole_epochs)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for another process, without the arguments, which need not be picklable."""
+        """Return the attributes to pickle, except the constructor's arguments, which need not be picklable."""
         return {**self.__dict__, "_given": ((), {}), "_shown": repr(self)}
 
     def __str__(self) -> str:
@@ -151,7 +151,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         return f"{type(self).__name__}({', '.join(shown)}{'' if gap is None else f', {_GAP}={gap}'})"
 
     def _arguments(self) -> dict[str, Any]:
-        """Return the arguments, with other libraries' transforms translated to picstore's, so that repr is code."""
+        """Return the constructor's arguments for the repr; other libraries' transforms are translated to picstore's."""
         given = super()._arguments()
         transform, options = given["transform"], given.get("options", given)
         if transform and not isinstance(transform, (Views, Buckets, Sequences, Progressive)):
@@ -168,7 +168,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         lanes = int(self._lanes.values[0])
         if lanes != self._order.lanes:
             self._order = self._order.with_lanes(lanes)
-            self._runner.drop_begun()  # These batches were begun with the previous lanes.
+            self._runner.drop_begun()  # These batches were begun with the previous number of lanes.
             if not self._own_budget:
                 self._runner.set_budget(self._default_budget())
         return self._order
@@ -353,9 +353,9 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         return self._runner.apply_callables(batch, callables, seed=seed)
 
     def _order_of(self, state: Mapping[str, Any]) -> OrderT:
-        """Return the order with the lanes that this loader was given, or else with those of ``state``.
+        """Return the order with the number of lanes that this loader was given, or else with the number in ``state``.
 
-        Raise UsageError if ``state`` is no loader's state, or has another ``reducing_gap``, which gives other pixels.
+        Raise UsageError if ``state`` is not of a loader, or has another ``reducing_gap``, which gives other pixels.
         """
         if not isinstance(state, Mapping) or "version" not in state or "lanes" not in state:
             raise UsageError("this is not a state of a loader; give what state_dict() of a loader returned")

@@ -63,7 +63,7 @@ class MapJob:
 
 @dataclass(frozen=True, slots=True)
 class MapTask:
-    """Task of an engine: a part's number and containers, and the number of processes on this machine, 0 if unknown."""
+    """Task of an engine: index and containers of a part of the run, and number of processes here, 0 if unknown."""
 
     job: MapJob
     part: int
@@ -93,7 +93,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class PartValues:
-    """Ids and values of a part's records, and the records without a value.
+    """Ids and values of the records in a part of a run, and the records without a value.
 
     ``form`` is None if no record has a value.
     """

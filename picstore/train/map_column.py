@@ -39,9 +39,9 @@ from picstore.train.map_batches import (
 from picstore.train.transforms.arguments import name_of
 
 MAPPING = "mapping"  # subfolder of a dataset's folder, for the files of unfinished runs
-# A part has at least this many batches, so that its last batch, which is smaller, costs little.
+# A part of a run has at least this many batches, so that the part's last batch, which is smaller, costs little.
 _BATCHES_A_PART = 4
-# Approximate maximum number of parts, because each part is a file until the run ends.
+# Approximate maximum number of parts of a run, because each part is a file until the run ends.
 _MOST_PARTS = 4096
 _MAX_PART = 1 << 32  # maximum size of a part's file in bytes
 _MAX_ATTEMPTS = 100  # number of attempts to save while other processes edit the dataset

@@ -37,8 +37,8 @@ def enter_records(places, picks, records, max_pixels):
 
     Args:
         places: uint64 (m, 7), ``Container.place`` of m containers: the addresses of each one's buffer, of its segment
-            table (0 if it has none), and of its arrays ``index``, ``held`` and ``tops`` (0 if all tops are zero); its
-            number of records; and its number of segment-table entries.
+            table (0 if it has none), and of its arrays ``index``, ``held`` and ``tops`` (0 if all images were read
+            from their first row on); its number of records; and its number of segment-table entries.
         picks: int64 (3, k): for each of k records, index of its container, its row in the container, and its slot.
         records: arrays of ``BatchRecords``, filled by slot: ``entries`` and ``held`` as bytes, tops, addresses, sizes,
             layouts, image sizes, ids and entry points.
@@ -83,9 +83,9 @@ def enter_records(places, picks, records, max_pixels):
 
 @device_function
 def _find_points(entry, place, held_first, points):
-    """Write the address of the entry points of the segments in memory, and the points' distance in MCUs, to ``points``.
+    """Write to ``points`` the address of the entry points of the segments in memory, and the points' distance in MCUs.
 
-    The distance is −1 if it is invalid.
+    An entry point is a position within a segment at which decoding can begin. The distance is −1 if it is invalid.
     """
     table = array_at(place[1], np.int64(place[6]), np.uint16)
     count, interval, first = _u32(entry, _COUNT), _u16(entry, _INTERVAL), _u32(entry, _FIRST)

@@ -109,7 +109,7 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
 
 
 def _by_group(groups: Any, output: OutputSpec) -> Any:
-    """Return a dict of ``groups`` by name; if the group has no name, return its values, or those of its only view."""
+    """Return a dict of ``groups`` by name; return a group without a name alone, as its view if it has only one."""
     first = output.groups[0]
     if first.name:
         return {spec.name: values for spec, values in zip(output.groups, groups, strict=True)}

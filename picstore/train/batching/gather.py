@@ -37,21 +37,21 @@ class BatchRecords:
 
     containers: list[Container]  # containers of the records; cleared when the batch is filled
     container: I64  # (n,), index in ``containers`` of each record's container; −1 if a slot is empty
-    folders: tuple[Root, ...]  # roots of the datasets, by source
+    folders: tuple[Root, ...]  # root folder of each dataset, by source
     entries: Table  # ``layout.ENTRY`` (n,), index entries; zeros for an empty slot
     held: Table  # (n,), index entries that describe only the parts of records that were read
     tops: I64  # (n,), number of the image's pixel rows above the rows that were read
     # (n, 2), addresses of the stream and of its segments' lengths, as in ``jpeg.cut.TiledJpegs``; 0 for an empty slot.
     addresses: U64
     sizes: I64  # (n, 2), bytes of the stream, and number of its segments; 0 for an empty slot
-    layouts: I64  # (n, 6), result of ``layouts_of`` for ``held``
+    layouts: I64  # (n, 6), sizes and tilings of the images in ``held``, see ``layouts_of``
     image_sizes: I64  # (n, 2), width and height of stored images
     labels: I64  # (n,), −1 if nothing of the record's container can be read
     ids: I64  # (n,), ids of the records; −1 if nothing of the record's container can be read
     source: I64  # (n,), index of the dataset of each slot
     extras: list[bytes]  # JSON for targets; empty without targets
     attachments: list[dict[str, bytes | memoryview | StoredMap]]  # image files and maps for targets, by name
-    points: I64  # (n, 2), entry points, in the form that ``describe_tiles`` takes
+    points: I64  # (n, 2), address of the entry points within segments, and their distance in MCUs; 0 without any
     damage: list[Damage]  # damage of records that were replaced by sound records of their containers
     problems: dict[int, Damage]  # reason why a slot has no image, by slot
     weight: float = 1.0  # see ``Batch.weight``
@@ -147,13 +147,13 @@ class BatchRecords:
             )
 
     def corrupt(self, problems: Mapping[int, str]) -> dict[int, Damage]:
-        """Return, for each slot of ``problems``, a Corrupt error with the slot's text."""
+        """Convert problems by slot to Corrupt errors, each of which names the record, its file and its offset."""
         ids = self.ids
         return {slot: Corrupt(f"record {ids[slot]} {text}", *self.address(slot)) for slot, text in problems.items()}
 
     def release(self) -> None:
         """Drop the containers, which would otherwise stay in memory until the consumer takes the batch."""
-        # A stream of size 0 is not read, so its old address is not used.
+        # With a size of 0, nothing is read at the address that a slot's stream had in its container.
         self.sizes[:] = 0
         self.containers.clear()
         self.extras.clear()
@@ -263,8 +263,8 @@ def _find_sound(
             sizes = np.stack([container.index["width"], container.index["height"]], axis=1).astype(np.int64)
             sound_ones = container.good & source.dataset.live.mask(number)
             alike = sound_ones & source.uses_plan(request.plan, request.epoch, sizes)
-            # Take a record of another bucket only if the batch has a single record, because then no other slot can be
-            # copied.
+            # A record of another bucket replaces a damaged record only in a batch of one record, which has no other
+            # slot to copy.
             sound = np.flatnonzero(alike if alike.any() or len(records) > 1 else sound_ones)
             if not len(sound):
                 records.problems.update(zip(here.tolist(), damage, strict=True))

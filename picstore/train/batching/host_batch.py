@@ -52,11 +52,11 @@ class RecordFiles:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLayout:
-    """Layout of a batch's arrays in one block for picstore's GPU decoder, given numbers of bytes, images and parts."""
+    """Layout of a batch's arrays in one block of memory for picstore's GPU decoder."""
 
-    data: int
-    images: int
-    parts: int
+    data: int  # number of bytes of all rows of tiles
+    images: int  # number of images
+    parts: int  # number of parts of restart segments; the GPU decodes the parts in parallel
 
     @lru_cache(maxsize=8)  # noqa: B019 - a layout is a few numbers
     def places(self) -> dict[str, tuple[slice, tuple[int, ...], str]]:
@@ -102,8 +102,8 @@ class SegmentTables:
     layout: SegmentLayout
     block: U8  # memory of the arrays
     arrays: dict[str, Array]  # arrays of the layout, see ``jpeg.gpu_segment_layout``
-    first: I64  # (n,), index of the first part of each image's segments
-    count: I64  # (n,), number of parts of each image's segments; 0 if the GPU does not decode the image
+    first: I64  # (n,), index in ``arrays["segments"]`` of the first row for each image; a row is a part of a segment
+    count: I64  # (n,), number of rows for each image; 0 if the GPU does not decode the image
     pixels: dict[int, U8] = field(default_factory=dict)  # pixels (3, h, w) that the CPU decoded, by slot
     refused: dict[int, str] = field(default_factory=dict)  # reason why the GPU does not decode an image, by slot
     # In a process's first batches, to check the GPU: a slot, pixels (3, h, w) that the CPU decoded from a box of its
@@ -128,13 +128,13 @@ class EncodedBatch:
     boxes: I64
     params: tuple[TransformParams, ...]  # parameters of each group of views
     files: RecordFiles
-    shown: I64  # (n,), for each slot, the slot whose stream it shows: its own, or that of its replacement
+    shown: I64  # (n,), for each slot, the slot from whose stream its image comes: itself or its replacement
     factors: I64  # (n,), factor by which decoding divides each image's sides
     segments: SegmentTables | None = None  # description of the tiles for picstore's decoder
 
     @property
     def shows_all(self) -> bool:
-        """Whether each slot shows its own stream."""
+        """Whether each slot's image comes from the slot's own stream."""
         return bool((self.shown == np.arange(len(self.shown))).all())
 
 

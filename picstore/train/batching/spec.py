@@ -104,7 +104,7 @@ class Resources:
 
 
 def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:
-    """Return the default budget in bytes: the size of 1.25 × ``lanes`` largest containers, at least ``_MIN_BUDGET``."""
+    """Return the default budget in bytes: 1.25 × ``lanes`` × the largest container's size, at least ``_MIN_BUDGET``."""
     largest = max(int((ds.rows["size"] + ds.rows["referenced"]).max(initial=0)) for ds in datasets)
     return max(_MIN_BUDGET, 5 * lanes * largest // 4)
 

@@ -24,8 +24,8 @@ from picstore.train.order.requests import TrainingSource
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.transform_plan import TransformPlan
 
-_FAR = 1 << 40  # number of pixels beyond every image
-_MCU_SIZES = np.array(MCU_SIZES)  # width and height by code of the sampling
+_FAR = 1 << 40  # coordinate in pixels that lies beyond every image
+_MCU_SIZES = np.array(MCU_SIZES)  # width and height of an MCU in pixels, by code of the chroma sampling
 # If records have more samples than this in an epoch, whole images are read, because crops reach nearly all rows.
 _MAX_COPIES = 8
 
@@ -94,7 +94,7 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
     sizes = layouts[:, :2]
     ids = entries["id"].astype(np.int64)
     used = np.stack([source.uses_plan(number, epoch, sizes) for number in range(len(source.plans))])
-    # Read images whole if several plans may use them.
+    # Images to which several plans of transforms may apply are read whole.
     reach = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
     used &= used.sum(axis=0) == 1
     for number in np.flatnonzero(used.any(axis=1)).tolist():

@@ -17,7 +17,7 @@ from picstore.kernels.simd import load_native_u64
 from picstore.train.transforms.blur_weights import GROUP, NEGLIGIBLE, first_ratio
 
 _LEVELS = 256
-# Number of histograms: one for each byte of a word, because successive increments of the same counter would wait for
+# Number of histograms: one for each byte of a 64-bit word, because successive increments of one counter would wait for
 # each other.
 _TABLES = 8
 
@@ -31,7 +31,7 @@ _first_ratio = device_function(first_ratio)
 
 @device_function
 def half_weights(radius, sigma):
-    """Return a blur's weights, float32: the middle tap, the taps on one side, and zeros to fill the last GROUP."""
+    """Return a blur's float32 weights: of the middle tap, of one side's taps, and zeros up to a multiple of GROUP."""
     values = np.empty(radius + 1)
     ratio = _first_ratio(sigma)
     square = ratio * ratio
@@ -138,7 +138,7 @@ def blur(operands, slot, step, image):
 def _count_levels(plane, counts):
     """Count a plane's levels in 8 histograms, ``counts``, int32 (8, 256).
 
-    Byte i of the plane counts in histogram i mod 8 (the last bytes in 0).
+    Byte i of the plane counts in histogram i mod 8; up to 7 bytes after the last word of 8 bytes count in histogram 0.
     """
     address, words = plane.ctypes.data, plane.size // 8
     for k in range(words):

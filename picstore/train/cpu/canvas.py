@@ -125,9 +125,9 @@ def _sum_of(pixels, shift, weights):
 
 @device_function
 def _interpolate_row(neighbors, position, half, rows):
-    """Interpolate a row of output pixels.
+    """Interpolate a row of output pixels, and write red, green and blue to ``rows``.
 
-    Write red, green and blue to ``rows``, with ``half`` added before truncation.
+    ``half``, which is added before truncation, is half a level to round, or 0 to truncate.
     """
     p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     to_x, to_y = position

@@ -43,9 +43,9 @@ _probed = count()
 
 
 class StreamFiller:
-    """Filler of batches with cut streams and targets; see :class:`BatchFiller`.
+    """Filler of batches with targets and with JPEG streams cut to the tiles that views show; see :class:`BatchFiller`.
 
-    The cut streams lie in one block of memory, ``images``, in which each chunk of slots has room for its uncut streams.
+    The cut streams lie in one block of memory, ``images``, in which the slots of a ``fill`` have room for uncut ones.
     """
 
     def __init__(

@@ -27,10 +27,10 @@ from picstore.train.transforms.opcodes import OutputDtype
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """View of each slot's image."""
+    """One view of the images of all slots."""
 
     params: TransformParams  # parameters of the view's group
-    first: int  # index in ``params`` of this view of slot 0
+    first: int  # row in ``params`` of this view of slot 0; the rows of the other slots follow
     images: Images
 
 

@@ -66,7 +66,8 @@ class FusedKernel:
     def run(self, records: BatchRecords, slots: range, targets: StridedImage) -> bool:
         """Decode and resample the images of ``slots``, without the GIL; return whether all of these images are done.
 
-        ``targets``, int64 (rows, 7), has a row of ``strided_image`` for each output of each slot, view after view.
+        ``targets``, int64 (views · len(slots), 7), describes the outputs' memory as ``strided_image`` does: first the
+        first view of all slots, then the second view of all slots, and so on.
         """
         streams = records.addresses, records.sizes, records.layouts, records.image_sizes, records.tops
         marks, geometry = (self._chosen, self.done), (self._cuts, self._factors, *self._views)
@@ -116,10 +117,10 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
         marks: bool (n,), images to make; and bool (n,), set for images that are made.
         streams: addresses, sizes and layouts of the streams in memory, as ``jpeg.cut.TiledJpegs`` has them; width and
             height of the stored images; and the number of their pixel rows above the first row in memory.
-        geometry: boxes to cut (n, 4), and factors by which decoding divides sides (n,). Then, for each view of each
-            slot, view after view: box to resample, clip, flips, interpolation, antialias and fill.
+        geometry: boxes to cut (n, 4), and factors by which decoding divides sides (n,). Then (views · n, …), the first
+            view of all slots first: boxes to resample, clips, flips, interpolations, antialias and fills.
         workspace: the decoder's arrays, and a buffer for pixels.
-        targets: int64 (views · k, 7), ``strided_image`` of the outputs of k slots, view after view.
+        targets: int64 (views · k, 7), ``strided_image`` of the outputs of k slots, the first view of all slots first.
         stages: addresses of the kernels ``STAGES``.
 
     Returns:

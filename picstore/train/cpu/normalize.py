@@ -21,7 +21,7 @@ _f32, _i32, _u32 = np.float32, np.int32, np.uint32
 _PER_LEVEL = np.float32(1 / 255)
 _S13, _S16 = np.uint32(13), np.uint32(16)
 _SIGN, _MAGNITUDE = np.uint32(0x8000), np.uint32(0x7FFFFFFF)
-_BELOW_HALF = np.uint32(0x7FFF)  # half of a unit in bfloat16's last place, less one
+_BELOW_HALF = np.uint32(0x7FFF)  # half a unit in bfloat16's last place, in units of float32's last place, minus 1
 _1, _ROUND13, _REBIAS = np.uint32(1), np.uint32(0xFFF), np.uint32(112 << 23)
 _LEAST_NORMAL, _TOO_LARGE, _INFINITY = np.uint32(113 << 23), np.uint32(143 << 23), np.uint32(0x7C00)
 _TO_SUBNORMAL = np.float32(2.0**24)
@@ -29,7 +29,7 @@ _TO_SUBNORMAL = np.float32(2.0**24)
 
 @kernel("(float32[::1], int64, uint32[::1])")
 def round_floats(line, dtype, patterns):
-    """Round the float32 numbers ``line`` to ``patterns``, bits of ``dtype``, ties to even; both may share memory."""
+    """Round float32 ``line`` to ``dtype``, ties to even; write the bits to ``patterns``, which may share its memory."""
     bits = line.view(np.uint32)
     for i in range(line.size):
         b = bits[i]

@@ -67,7 +67,8 @@ def _narrow(start, step, low, high, first, last):
 def _interpolated(top, bottom, bits, weights):
     """Return one channel's level, interpolated from 2 × 2 neighbors.
 
-    ``top`` and ``bottom`` hold two neighbors each, the channel's levels at the bits ``bits`` and ``bits`` - 24.
+    ``top`` and ``bottom`` hold two neighboring pixels of 3 bytes each. The channel's level begins at bit ``bits`` for
+    the left pixel, and at bit ``bits`` - 24 for the right pixel.
     """
     left, right, low = _u64(bits), _u64(bits - 24), _u32(0xFF)
     total = (

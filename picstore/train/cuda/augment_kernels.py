@@ -177,7 +177,7 @@ def make_tables(table, phase):
 
 @device_function
 def _counts(table, phase):
-    """Return the address of the number of pixels with each level in the program's image after ``phase``."""
+    """Return the address at which the pixels of the program's image are counted by level after ``phase``."""
     image = phase * tl.load(table + IMAGES) + tl.program_id(1)
     return tl.load(table + COUNTS).to(tl.pointer_type(tl.int32)) + image * 3 * _LEVELS
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from picstore.train.cuda.triton_jit import device_function, tl
 
-# Indices of the header's words.
+# Indices of the header's words, of which the first two are the number of words of a descriptor and of images.
 DESCRIPTOR_WORDS = tl.constexpr(0)
 IMAGES = tl.constexpr(1)
 VALUES = tl.constexpr(2)  # number of values of all outputs

@@ -37,7 +37,7 @@ from picstore.train.cuda.gpu_inverse_dct import inverse_dct
 from picstore.train.cuda.gpu_rgb import to_rgb
 from picstore.train.cuda.triton_jit import INTERPRETED, launching
 
-# Reason for each bit of a status. The first that applies is given, because a wrong entry point causes other errors.
+# Text for each bit of an image's status. Only the first that applies is shown: a wrong entry point causes other errors.
 REASONS = {
     WRONG_ENTRY_POINT: "an entry point where no MCU begins",
     BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
@@ -46,17 +46,17 @@ REASONS = {
     MARKER: "a marker within a segment",
 }
 
-# What a program of a kernel computes: LANES parts of segments to decode, SEGMENTS parts to sum, BLOCKS to transform,
-# ROWS × COLUMNS lanes of pixels, ENTRIES of a lookup table at once.
+# What a program of a kernel computes: LANES parts of segments to decode, SEGMENTS parts of segments to sum, BLOCKS to
+# transform, ROWS × COLUMNS lanes of four pixels, ENTRIES of a lookup table at once.
 LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 2, 64, 8, 32, 128
-SUMMED = 32  # number of a segment's blocks to add up at once; most segments have 24
+SUMMED = 32  # number of a segment's 8 × 8 blocks whose DC differences are added up at once; most segments have 24
 MAX_NUMEL = 1 << 20  # maximum number of values in one of Triton's tensors
 ROUNDS, SYMBOLS = 4, 4
 # Warps of a program. Registers of a thread on sm_90, without a spill, with Triton 3.8 and 3.6: decode_segments 52,
 # sum_differences 54 and 46, inverse_dct 96 and 122, other kernels up to 50.
 WARPS = {"make_tables": 1, "decode_segments": 1, "sum_differences": 1, "inverse_dct": 2, "to_rgb": 4}
-# Dtype with which the kernels read each part of the uploaded memory of all batches. The images' words hold indices into
-# these parts.
+# Dtype with which kernels read each array in the uploaded memory of all batches. The images' words hold indices into
+# these arrays.
 _UPLOADED = {
     "data": torch.uint8,
     "segments": torch.int32,
@@ -186,9 +186,9 @@ def _parts(blocks: I64) -> Iterator[slice]:
 
 
 def _write_firsts(rows: I64, first: I64, count: I64) -> I64:
-    """Write the indices of each image's first block, table entry, sample, pixel and part to its words in ``rows``.
+    """Write the indices of each image's first block, table entry, sample, pixel byte and part of a segment to ``rows``.
 
-    Return the numbers of blocks, table entries, samples, pixel bytes and parts of all images, int64 (5,).
+    Return the numbers of blocks, table entries, samples, pixel bytes and parts of segments of all images, int64 (5,).
     """
     amounts = np.empty((len(rows), 5), np.int64)
     amounts[:, :3] = rows[:, words.BLOCKS : words.SAMPLES + 1]
@@ -225,7 +225,7 @@ def _upload(
 def _decode_part(
     arrays: dict[str, torch.Tensor], rows: I64, part: slice, sums: I64
 ) -> tuple[DecodedImages, torch.Tensor]:
-    """Queue the kernels that decode the k images ``part``.
+    """Queue the kernels that decode the k images of the slice ``part``.
 
     Return the images, and their status on the device, int32 (k,).
     """

@@ -36,7 +36,8 @@ _BITS, _BIAS, _UNIT = tl.constexpr(words.LOOKUP_BITS), tl.constexpr(words.BIAS),
 _SIZE, _SKIP = tl.constexpr(words.SIZE_SHIFT), tl.constexpr(words.SKIP_SHIFT)
 _END, _NO_CODE = tl.constexpr(words.END_OF_BLOCK), tl.constexpr(words.NO_CODE)
 _CODE_BYTES, _PER_IMAGE = tl.constexpr(words.HUFFMAN_BYTES), tl.constexpr(words.HUFFMAN_TABLES)
-# A lane that still waits with this many bits has met an unknown code: a code has up to 16 bits, and a value up to 11.
+# A lane, which decodes one part of a segment, has met an unknown code if it waits with this many unused bits, because a
+# code has up to 16 bits, and a value up to 11.
 _ENOUGH = tl.constexpr(27)
 
 
@@ -64,7 +65,7 @@ def make_tables(codes, places, images, tables, LANES: tl.constexpr):
         known = number < count
         window = tl.where(number < short, number << (16 - _BITS), number + short * _BIAS)
         length, symbol = number * 0, number * 0
-        low, index = 0, 0  # for the codes of a length: first window, and index of the first symbol
+        low, index = 0, 0  # first 16-bit window of the codes of a length, and index of their first symbol
         for bits in tl.static_range(1, 17):
             codes_of = tl.load(code + bits - 1).to(tl.int32)
             high = low + (codes_of << (16 - bits))
@@ -123,7 +124,7 @@ def decode_segments(
     first = tl.load(image + _FIRST_BLOCK) + tl.load(segment + _BLOCK, exists, 0)
     out = coefficients + first * 64
     before = tl.load(segment + _BEFORE, exists, 0)
-    shared = before > 0  # The previous part has the first bits of the byte.
+    shared = before > 0  # The byte's first bits belong to the previous part of the segment.
     byte = tl.load(stream + position, shared, 0)
     position = tl.where(shared, tl.minimum(position + 1 + (byte == 255).to(tl.int32), end), position)
     buffer = byte.to(tl.uint64) << (56 + before).to(tl.uint64)  # next bits, from the highest bit down
@@ -175,11 +176,12 @@ def decode_segments(
 
 @kernel
 def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS: tl.constexpr, BLOCKS: tl.constexpr):
-    """Replace DC differences by DC coefficients: sums of a component's differences up to each block (F.2.2.1).
+    """Replace DC differences by DC coefficients: sums of a component's differences up to each block (T.81, F.2.2.1).
 
     Args:
         segments, images, coefficients, count, image_count: as for ``decode_segments``.
-        SEGMENTS: parts per program; the program with a segment's first part adds up all of the segment's blocks.
+        SEGMENTS: number of rows of ``segments`` for each program. A row is a part of a segment; the row of a segment's
+            first part is used to add up all blocks of the segment, and other rows are skipped.
         BLOCKS: number of blocks of each segment to add up at once.
     """
     part = tl.program_id(0) * SEGMENTS + tl.arange(0, SEGMENTS)[:, None]
@@ -210,7 +212,7 @@ def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS
 
 @device_function
 def _find_image(images, part, count):
-    """Return the index of the image that contains the part with index ``part``, found by binary search."""
+    """Return the index of the image with part ``part`` of the parts of all images' segments, by binary search."""
     number = part * 0
     step = 1
     while step < count:

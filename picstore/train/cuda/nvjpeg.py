@@ -24,7 +24,7 @@ Decode: TypeAlias = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 DECODERS = ("auto", "picstore", "torchcodec", "torchvision", "cpu")
 
-# A JPEG of 16 × 16 pixels of one color, 4:2:0; then this color.
+# A sound JPEG, 4:2:0, of 16 × 16 pixels of the color ``_SOUND_COLOR``.
 SOUND = bytes.fromhex(
     "ffd8ffe000104a46494600010100000100010000ffdb004300080606070605080707070909080a0c140d0c0b0b0c1912130f141d1a1f1e1d"
     "1a1c1c20242e2720222c231c1c2837292c30313434341f27393d38323c2e333432ffdb0043010909090c0b0c180d0d1832211c2132323232"

@@ -29,7 +29,7 @@ class BucketOrder:
     """Order of batches whose records share a bucket, epoch after epoch of one dataset; see :class:`Order`."""
 
     table: BucketTable = field(repr=False)
-    # For each bucket, the size of a global batch for each of the bucket's plans. Plans are counted through all buckets.
+    # For each bucket, a global batch's size for each plan (list of transforms); plans are numbered through all buckets.
     batch_sizes: tuple[tuple[int, ...], ...]
     lanes: int
     seed: int
@@ -187,11 +187,11 @@ class BucketOrder:
 class _RankReading:
     """Maker of a rank's requests for the planned batches of an epoch, from sample ``start`` on.
 
-    A container is requested while its lane reads it. When the lane leaves the container, the records that later batches
-    of this rank need are set aside. A record is read alone in three cases: its lane left the container before the first
-    batch; only other ranks read its lane; or several ranks share its lane, and the lane left the container before the
-    record's batch was complete, so that the record's rank was unknown. A DataLoader's worker does not know which
-    batches will be its own, so it sets nothing aside.
+    A container is requested while its lane (one of the runs that batches mix) reads it. When the lane leaves the
+    container, the records that later batches of this rank need are set aside. A record is read alone in three cases:
+    its lane left the container before the first batch; only other ranks read its lane; or several ranks share its lane,
+    and the lane left the container before the record's batch was complete, so that the record's rank was unknown. A
+    DataLoader's worker does not know which batches will be its own, so it sets nothing aside.
     """
 
     def __init__(self, rank: int, rank_shares: RankShares, *, epoch: int, start: int, step: int) -> None:
@@ -208,15 +208,15 @@ class _RankReading:
         groups, stops = self._next_batches(planned)
         if not len(groups):
             return
-        # Index of each batch among the batches of the chunk that this process makes; -1 for batches of other processes,
-        # ``len(groups)`` for incomplete batches.
+        # For each batch in ``planned``, its index among the chunk's batches that this process makes; -1 for batches of
+        # other processes, ``len(groups)`` for incomplete batches.
         turns = np.where(planned.complete, -1, len(groups))
         turns[groups] = np.arange(len(groups))
         turn = turns[planned.group]
         own = (planned.owners(self._shares) == self._rank) & (turn >= 0)
         samples, turn = planned.samples[own], turn[own]
-        # For each sample, the batch, counted as in ``turns``, after which the sample's lane leaves the container; -1 if
-        # the lane left the container before.
+        # For each sample, the index, among the same batches, of the batch after which the sample's lane (see the class)
+        # leaves the sample's container; -1 if the lane left the container before the first of these batches.
         leaves = np.searchsorted(np.append(self._previous, stops), samples["end"]) - 1
         first, last = self._shares.find_readers(samples["lane"])
         others = (self._rank < first) | (self._rank > last) | ((first < last) & (leaves < 0))

@@ -91,11 +91,11 @@ class BucketCounts:
         return self._joined(self._order.lane_positions(sample)) - self._before_lanes
 
     def since(self, firsts: I64, sample: int) -> tuple[I64, I64]:
-        """For each bucket, find its samples from number ``firsts`` on that precede sample ``sample`` of the epoch.
+        """Find each bucket's samples from the bucket's number ``firsts`` on that come before the epoch's ``sample``.
 
         Returns:
-            Ascending indices of the samples in the epoch; and the number of each bucket's samples that precede its
-            returned samples, which may begin before its number ``firsts``.
+            Ascending indices in the epoch of the samples found, some of which may come before ``firsts``; and for each
+            bucket, the number of its samples before those found.
         """
         begins, seen = np.full(len(firsts), sample), self.before(sample)
         found, span = [np.zeros(0, dtype=np.int64)], _SPAN
@@ -109,7 +109,7 @@ class BucketCounts:
         return numbers[numbers >= begins[self._table.of(samples.container, samples.record)]], seen
 
     def _joined(self, index: I64) -> I64:
-        """Return each bucket's number of records before each lane's next index, ``index``, summed over the lanes."""
+        """Return, for each bucket, the sum over all lanes of its records before the lane's position in ``index``."""
         last = np.minimum(index, self._order.records - 1)
         containers, starts = self._order.containers.locate(last)
         total = np.zeros(self._table.tally.shape[1], dtype=np.int64)
@@ -176,13 +176,13 @@ def _group(samples: Table) -> PlannedBatches:
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """Plan of one epoch's batches.
+    """Plan of one epoch's batches, each of which takes samples of a single bucket.
 
     Attributes:
         order: order of the epoch's samples.
         live: live records of the dataset.
         table: buckets of the records.
-        divisions: division of each bucket into batches.
+        divisions: division of each bucket's samples into batches.
     """
 
     order: EpochOrder

@@ -32,7 +32,7 @@ class DatasetOrder:
     seed: int
     uuid: str = ""  # identifier of the dataset and its selection
     weights: RecordShares | None = None  # shares of the records; None if each record comes once an epoch
-    stages: EpochStages = field(default_factory=EpochStages)  # stages of training; each has its own plan
+    stages: EpochStages = field(default_factory=EpochStages)  # stages of a training, each with its own transforms
     shuffle: bool = True  # False keeps the stored order in each lane
 
     @property

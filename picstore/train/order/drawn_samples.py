@@ -43,7 +43,7 @@ class SteppedOrder(Protocol):
         """Return the index of the global batch that takes each sample of a source; −1 if no batch takes the sample."""
 
     def lanes_of(self, source: int, numbers: I64) -> tuple[I64, I64 | int]:
-        """Return the lane and the turn of each sample of a source, the arguments of :meth:`RankShares.find_readers`."""
+        """Return the lane of a source's samples, and the turn of their epochs, see :meth:`RankShares.find_readers`."""
 
     def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:
         """Return the slots of samples in ranks' batches of ``sizes``, batch after batch.

@@ -22,8 +22,8 @@ import numpy.typing as npt
 from picstore import rng
 from picstore.arrays import I64, U8, Array, Bools
 
-# Source of a sample's bytes when its batch is made: the container, which the sample's lane still reads; a copy from the
-# time when the lane left the container; or a read of the single record.
+# Source of a sample's bytes when its batch is made: the container, which the sample's lane (run of the dataset) still
+# reads; a copy from the time when the lane left the container; or a read of the single record.
 IN_CONTAINER, SET_ASIDE, ALONE = 0, 1, 2
 # The record permutations of containers with at most this many records are drawn for many containers at once.
 _SMALL = 256
@@ -58,7 +58,7 @@ def groups_of(values: I64) -> Iterator[I64]:
 
 
 class ContainerOrder:
-    """Order of containers with ``counts`` records: permuted by random bits of a key, or as stored without a key.
+    """Order of containers with ``counts`` records: permuted by random bits of ``key``, or the stored order without it.
 
     A record's index is the number of records before it, in all containers in this order. Sorting 10**7 containers would
     take longer than a loader may take to resume, and a batch needs only a few containers. So the containers are divided
@@ -114,7 +114,7 @@ class ContainerOrder:
         return exact
 
     def earlier(self, index: I64) -> Iterator[tuple[int, I64]]:
-        """Yield, for each index among all records, the record's part, and the part's containers before the record's."""
+        """Yield, for each index among all records, the part of its container, and the part's containers before that."""
         parts = np.searchsorted(self._part_ends, index, side="right")
         self._sort(parts)
         begins = np.searchsorted(self._ends, (self._part_ends - self._records)[parts], side="right")

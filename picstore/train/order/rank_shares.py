@@ -23,13 +23,13 @@ from picstore.arrays import I64, Bools
 from picstore.errors import UsageError
 
 MAX_LANES = 1 << 16
-# Default number of lanes of all sources, before rounding. A batch of 256 takes 8 records from each of 32 lanes.
+# Default number of lanes (runs that batches mix) of all sources, not yet rounded: 8 records of each in a batch of 256.
 MIN_LANES = 32
 
 
 @dataclass(frozen=True)
 class RankShares:
-    """Rule by which ``world_size`` ranks share the lanes and samples of an epoch."""
+    """Rule by which ``world_size`` ranks share the lanes (runs that batches mix) and the samples of an epoch."""
 
     lanes: int
     world_size: int = 1
@@ -51,8 +51,8 @@ class RankShares:
     def find_readers(self, lanes: I64, turns: I64 | int = 0) -> tuple[I64, I64]:
         """Return the first and last rank that reads each lane, int64 (n,) each; the ranks between them read it too.
 
-        A lane with a single reader is read by rank (lane + turn) mod world size. ``turns`` has, for each lane, the turn
-        of an epoch, see :meth:`lanes_of`.
+        A lane with a single reader is read by rank (lane + turn) mod world size. ``turns`` has, for each lane, an
+        epoch's turn: the number of samples in all earlier epochs, modulo the world size.
         """
         rank = (lanes + turns) % self.world_size
         if not self.shared:
@@ -80,9 +80,7 @@ class RankShares:
     def lanes_of(self, numbers: I64, records: int) -> tuple[I64, I64]:
         """Return the lane of each sample, and its epoch's turn, see :meth:`find_readers`: int64 (n,) each.
 
-        An epoch's turn is the number of samples in all earlier epochs, modulo the world size W.
-
-        Samples are counted through all epochs. If no lane is shared, rank t mod W reads the lane of sample t.
+        Samples are counted through all epochs. If no lane is shared, rank t mod world size reads the lane of sample t.
         """
         epoch, index = np.divmod(numbers, records)
         return index % self.lanes, epoch * records % self.world_size

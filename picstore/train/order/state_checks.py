@@ -55,7 +55,7 @@ def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequenc
 
 
 def position_in_epochs(state: Mapping[str, Any], unit: str) -> tuple[int, int]:
-    """Return a state's epoch, and the number of this epoch's ``unit``, samples or batches, before the state."""
+    """Return a state's epoch, and the number of samples or batches (``unit``) of this epoch that precede the state."""
     epoch, position = check_position(**{name: state.get(name) for name in ("epoch", unit)})
     return epoch, position
 

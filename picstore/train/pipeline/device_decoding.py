@@ -233,7 +233,7 @@ class _BegunTiles:
     A slot is an image's place in the batch. A slot whose image cannot be read shows the image of another slot.
 
     Attributes:
-        tables: the batch's segment tables, in which images that no slot shows have no parts.
+        tables: the batch's segment tables; those of images that no slot shows are marked as not to be decoded.
         tensors: images that the CPU has decoded, on the device, by slot.
         decoded: images that the GPU decodes; None before the decoding is queued.
         status: status of the decoding, and each slot's index in the status; None if the GPU decodes no image.

@@ -39,7 +39,7 @@ _SHARE_OF_STORE = 4
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A span under way, with batches that are taken in order."""
+    """A span of batches for a worker to make, with the batches made so far, which are taken in order."""
 
     span: Span
     key: int = -1  # Number of the task's latest assignment to a worker.

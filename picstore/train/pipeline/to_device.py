@@ -36,7 +36,7 @@ from picstore.train.pipeline.own_threads import ThreadPool, close_at_exit
 logger = logging.getLogger("picstore")
 
 STREAMS = 2  # Number of CUDA streams: 2, because the kernels of one batch do not fill a GPU.
-_STARTED = 2  # If fewer started batches are not taken, batches start without waiting for more.
+_STARTED = 2  # If fewer batches than this are started and not taken, the next starts without waiting for others.
 
 
 def most_ahead(make: BatchMaker) -> int:
@@ -58,7 +58,7 @@ class HostSource(Protocol):
 
 
 class DeviceStage(Protocol):
-    """Stage whose batches are on their device."""
+    """Stage of a loader that gives batches on their device: a TensorStage or an AheadStage."""
 
     def receive(self) -> MadeBatch | None:
         """Return the next batch, or None at the end; do not call this again after the end."""

@@ -25,7 +25,7 @@ class Constructed:
     """
 
     _given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-    _shown = ""  # repr of a copy without arguments
+    _shown = ""  # repr of a pickled copy, which lacks the constructor's arguments; otherwise empty
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

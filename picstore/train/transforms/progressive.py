@@ -38,7 +38,7 @@ class Progressive(Value):
 
 @dataclass(frozen=True, slots=True)
 class EpochStages:
-    """First epochs of stages, ascending from 0; a :class:`picstore.train.order.requests.PlanChoice`."""
+    """First epoch of each stage of a training, ascending from 0; as a ``PlanChoice``, chooses the stage's plan."""
 
     firsts: tuple[int, ...] = (0,)
 
