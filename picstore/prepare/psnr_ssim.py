@@ -66,7 +66,7 @@ class QualityReport:
     failed: int
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each of ``settings``: mean bytes, fraction of bytes saved, mean PSNR, mean and low SSIM."""
+        """Return for each of ``settings``: mean bytes, share saved, mean PSNR, mean and 5th percentile of SSIM."""
         rows = []
         for settings, images in zip(self.settings, zip(*self.images, strict=True), strict=False):
             size = sum(image.bytes for image in images)

@@ -168,7 +168,7 @@ class Condition:
                     self._refuse(f"the type {name} is not allowed; docs/sampling.md lists the types")
 
     def _use(self, path: list[str]) -> None:
-        """Note the column that a reference names as used; if no column has exactly that name, ignore case."""
+        """Add the column that a reference names to ``columns``; if no column has exactly that name, ignore case."""
         (*qualified, name) = path
         found = [each for each in self._names if each == name] or [
             each for each in self._names if each.lower() == name.lower()

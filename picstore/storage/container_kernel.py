@@ -177,7 +177,7 @@ class SoundReader:
         self._sizes: dict[str, int] = {}  # bytes of each file, by path
 
     def read(self, numbers: Sequence[int], allocate: Allocate) -> list[Container | None]:
-        """Read and check whole containers, given their numbers; return None for a damaged or missing container."""
+        """Read and check the containers ``numbers``; return for each the container, or None if damaged or missing."""
         rows, ordinals = self._rows[list(numbers)].tolist(), self._ordinals[list(numbers)].tolist()
         paths, starts, places, refs, buffers = bytearray(), [], [], [], []
         for number, (stream, file, offset, size, *_), ordinal in zip(numbers, rows, ordinals, strict=True):

@@ -514,7 +514,10 @@ class Dataset(Sequence[Record]):
         return latest
 
     def _counts_to_save(self, root: Location) -> RecordCounts | None:
-        """Return the record counts by label, those saved if no label has changed; None if an index is unreadable."""
+        """Return the record counts by label: the saved counts if no label has changed, else new counts.
+
+        Return None if an index is unreadable.
+        """
         counts = counts_of_same_labels(root, self.manifest, self._origin)
         if counts is None:
             with contextlib.suppress(NotADataset, Damage):

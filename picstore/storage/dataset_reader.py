@@ -70,7 +70,7 @@ class ContainerReader:
         self.root, self.rows, self.fields = root, read_only(rows), fields
         self.cache = cache
         self._references = references
-        # Set if this dataset is part of a joined dataset, whose ids and labels differ.
+        # Change of ids and labels if this dataset is part of a joined dataset; else None.
         self._shift: RecordShift | None = None
         self._ordinals = ordinals_of(rows)
         self._sound: SoundReader | None = None
@@ -405,8 +405,5 @@ class ContainerReader:
 
 
 def _read_nothing(begin: int, size: int) -> memoryview:
-    """Stand in for the function ``Container.read`` while only a container's tables are in memory.
-
-    It must not be called.
-    """
+    """Stand in for ``Container.read`` in a container whose payload is not in memory; this must not be called."""
     raise AssertionError((begin, size))

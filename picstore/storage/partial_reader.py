@@ -35,13 +35,13 @@ RowsOf: TypeAlias = Callable[[Table], I64]
 MIN_MEAN = 1 << 19
 # Largest share of a container's bytes that is read in parts; above this share, one long read is faster.
 _MAX_SHARE = 0.5
-# Parts that are at most this many bytes apart are read together, which costs less than another request or seek.
+# Parts of a container at most this many bytes apart are read together, which costs less than another request or seek.
 _NEAR = 1 << 16
-# A container's tables are all its bytes before the payload: header, index, segment table and extras.
-# Smallest number of bytes of the first read of a container's tables, which shows how large they are.
+# Smallest number of bytes of the first read of a container's tables (all bytes before the payload: header, index,
+# attachment table, segment table and extras). The first read shows how large the tables are.
 _FIRST_READ = 4096
-# Largest share of a container's bytes to take for the tables in the first read, unless _FIRST_READ is larger. Tables
-# of photographs take about 1 % of the container.
+# Largest share of a container to read first in order to get its tables, unless _FIRST_READ is larger. The tables of a
+# container of photographs take about 1 % of it.
 _MAX_TABLES_SHARE = 1 / 64
 # Bytes of tables to keep in memory, for about 4,000 containers; row ends computed from the tables take half as much
 # again. Tables are never evicted, because an epoch reads all tables once, so newer tables would evict each other.
@@ -75,7 +75,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class PartialRead:
-    """Plan to read a container with sound tables in part: ``pieces`` of its file, which fill ``buffer``."""
+    """Plan to read parts of a container, given its sound tables: ``pieces`` of its file, which fill ``buffer``."""
 
     container: Container
     pieces: list[Piece]
@@ -286,7 +286,7 @@ class TableReader:
         places: Mapping[int, tuple[Location, ContainerRef]],
         unpack: Callable[[int, memoryview, ParsedHeader], Container],
     ) -> dict[int, Container]:
-        """Read the tables of containers, and return each container, without its payload, by container number.
+        """Read the bytes before the payloads of containers; return each container, without payload, by its number.
 
         Containers that are damaged or cannot be read are left out; the caller then reads them whole.
 
@@ -312,7 +312,7 @@ class TableReader:
         return found
 
     def _begin(self, number: int, path: Location) -> tuple[memoryview, bool]:
-        """Allocate memory of the tables' probable size; return the memory, and whether the page cache has filled it."""
+        """Allocate memory of a container's tables' probable size; return it, and whether the page cache filled it."""
         size = int(self._rows["size"][number])
         buffer = fresh(min(size, max(_FIRST_READ, int(size * (self._share or _MAX_TABLES_SHARE)))))
         return buffer, path.read_cached([(int(self._rows["offset"][number]), buffer)])
@@ -326,7 +326,7 @@ class TableReader:
             path.read_pieces([(ref.offset, buffer)], file=ref.name)
         header = read_header(buffer, ref=ref)
         end = header[0].payload_at
-        # Copy the tables, because the memory of the first guesses is ten times as large as the tables.
+        # Copy the tables, in order to free ``buffer``, which for the first containers is ten times as large.
         tables = fresh(end)
         tables[:guess] = buffer[:end]
         if end > guess:

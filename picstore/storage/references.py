@@ -169,7 +169,7 @@ def _key(manifest: Manifest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Blob:
-    """Image or attachment of record ``number``; ``begin`` is its offset in the payload that joins a container's."""
+    """Image or attachment of record ``number``; ``begin`` is its offset in the container's payload in memory."""
 
     number: int
     begin: int

@@ -161,7 +161,7 @@ def _count_appends(manifest: Manifest) -> int:
 
 
 def _is_published(manifest: Manifest, job: Job) -> bool:
-    """Return whether a job's append is published, because ``manifest`` lists more appends than when the job began."""
+    """Return whether a job's append is published: ``manifest`` then lists more appends than when the job began."""
     return _count_appends(manifest) > int(job.saved.get("earlier_appends", 1 << 62))
 
 

@@ -305,7 +305,7 @@ def require_no_partition(listing: Listing) -> None:
 
 
 def choose_rows(listing: Listing, options: ConvertOptions) -> int:
-    """Return the number of rows of a conversion: that of the index if the source is one, else a sample's estimate."""
+    """Return the number of rows of a conversion: the source's if it is an index, else an estimate from a sample."""
     inputs = listing.inputs
     if listing.partition is not None:
         return len(listing.partition.rows) - 1

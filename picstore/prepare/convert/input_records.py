@@ -34,7 +34,7 @@ Read: TypeAlias = Callable[[Input], bytes]
 _MAX_INPUTS = 16
 # A group of inputs ends once it has more bytes than this.
 _MAX_BYTES = 4 << 20
-# Largest input in bytes that is converted together with its group, without a time limit, because it takes only 3 ms.
+# Largest input in bytes that is converted in a group of inputs; no time limit is needed, because it takes only 3 ms.
 _MAX_SIZE = 1 << 20
 
 
@@ -121,7 +121,7 @@ def make_input_record(
     """Build the record of an input.
 
     Args:
-        read: function that reads the bytes of attachments, and of the input if its group has not read it.
+        read: function that reads the bytes of attachments, and of the input if ``group_inputs`` has not read it.
         image_timeout: seconds for decoding and encoding the image; 0 for no limit.
         references: folder of the source's files, for a record that refers to its image; None to store the image.
         maps: specifications of the attachments that are maps, by name.

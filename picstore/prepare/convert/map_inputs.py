@@ -81,7 +81,7 @@ def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> d
 
 
 def _attach(one: Input, files: Mapping[str, str], fields: set[str]) -> Input:
-    """Rename those of an input's attachments that are in ``fields`` to ``map:NAME``, and attach the map ``files``."""
+    """Return an input with the attachments named in ``fields`` renamed to ``map:NAME``, and with ``files`` attached."""
     named = [(PREFIX + name if name in fields else name, each) for name, each in one.attachments]
     beside = [(PREFIX + name, Input(posixpath.basename(path), -1, path)) for name, path in files.items()]
     return replace(one, attachments=(*named, *beside)) if named or beside else one

@@ -73,7 +73,7 @@ def find_reusable_rows(root: Location) -> set[int]:
 
 
 class ReusableRow:
-    """Settled inputs of a row (converted before, or duplicates), with their records and ledger lines.
+    """Settled inputs of a row of the job (converted before, or duplicates), with their records and ledger lines.
 
     Memory holds one container of each previous file. ``folder`` is None for a row without previous files. Records of
     some ``settled_ids`` may turn out to be damaged.

@@ -84,7 +84,7 @@ class RowWriter:
         self._streams = rng.permutation(rng.key(rng.DEAL, shape.seed, row, 0), shape.streams)
 
     def add(self, record: Record, *, referenced: int = 0) -> None:
-        """Append a record to the next stream of the group's permutation; see :meth:`FileWriter.add`."""
+        """Append a record to the stream that the permutation chooses; see :meth:`FileWriter.add`."""
         group, turn = divmod(self._added, len(self._writers))
         if turn == 0:
             self._streams = rng.permutation(rng.key(rng.DEAL, self._seed, self._row, group), len(self._writers))
@@ -153,7 +153,7 @@ def join_row_counts(
 
     Args:
         root: folder of the dataset.
-        tallies: tally of each row.
+        tallies: tally of the ledger fragment of each row.
         summaries: summaries of the files of all rows.
         fields: names of the attachments.
         first_file: number of the file of row 0.

@@ -80,7 +80,7 @@ class RowTask:
 
 @contextlib.contextmanager
 def make_position_folder(root: WritableLocation) -> Iterator[Path]:
-    """Yield a local folder for position files; a temporary one for a store, whose files cannot be changed in place."""
+    """Yield a local folder for the position files of rows; it is temporary if the dataset is in an object store."""
     if isinstance(root, Folder):
         yield root.path / UNFINISHED
         return

@@ -258,7 +258,8 @@ def _receive_tasks(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
             tasks.put(connection.recv())
     except (OSError, EOFError):
         pass
-    except Exception as error:  # Meanwhile the main thread waits for a task and sends nothing.
+    # This thread may send the error, because the main thread waits for a task and sends nothing.
+    except Exception as error:
         with contextlib.suppress(OSError):
             connection.send(("error", PicstoreError(f"a process cannot read its task: {error!r}")))
     os._exit(1)

@@ -214,7 +214,7 @@ class Outlines:
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Task to write consecutive parts; their record k lies in container ``containers[k]`` at ``positions[k]``."""
+    """Task to write consecutive parts of an export; record k is in container ``containers[k]`` at ``positions[k]``."""
 
     dataset: Dataset
     containers: I64
@@ -225,7 +225,7 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class WrittenParts:
-    """Number of records that a task wrote, size of their JPEGs in bytes, and the result of ``write`` for each part."""
+    """Number of records that a task wrote, size of their JPEGs in bytes, and what ``write`` returned for each part."""
 
     images: int
     bytes: int
@@ -233,7 +233,7 @@ class WrittenParts:
 
 
 def join_outlines(parts: Sequence[Outlines]) -> Outlines:
-    """Join the outlines of consecutive containers."""
+    """Join the :class:`Outlines` of consecutive containers."""
 
     def join(name: str) -> I64:
         return np.concatenate([np.zeros(0, np.int64), *(getattr(part, name) for part in parts)])

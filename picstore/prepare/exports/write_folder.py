@@ -81,7 +81,7 @@ class FolderFormat(ExportFormat):
         return folders
 
     def write(self, part: Part, records: Iterable[Record | None]) -> bool | None:
-        """Write a part's JPEGs and attachments, and the part's rows of the table as a file of their own.
+        """Write a part's JPEGs and attachments, and its lines of records.jsonl to a separate file.
 
         All files are synced at the end, because syncing each file before writing the next takes longer.
         """
@@ -111,7 +111,7 @@ class FolderFormat(ExportFormat):
         return self.root / f"{TABLE}.{number}"
 
     def close(self, written: Sequence[bool | None]) -> list[str]:
-        """Join the parts' tables; return messages if folders do not sort like labels or differ from class names."""
+        """Join the parts' lines to records.jsonl; return messages if folders are not named and sorted like classes."""
         with (self.root / TABLE).open("wb") as table:
             for piece in map(self._piece, range(len(written))):
                 with piece.open("rb") as rows:

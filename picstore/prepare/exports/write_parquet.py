@@ -107,7 +107,7 @@ class ParquetFormat(ExportFormat):
         return self.root / "data" / f"train-{number:05d}.parquet"
 
     def close(self, written: Sequence[_Shard | None]) -> list[str]:
-        """Rename the files to consecutive numbers, and write the card; if there is no file, write one without rows."""
+        """Rename the files to consecutive numbers (write one without rows if there is none); write the dataset card."""
         close_gaps(self._path, written)
         shards = [shard for shard in written if shard is not None] or [self._write_file(0, [])]
         download = sum(self._path(number).stat().st_size for number in range(len(shards)))

@@ -139,7 +139,7 @@ def _bare_jpeg(data: bytes) -> Bare:
             if _decides_about_pixels(marker, body):
                 kept.append(struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body)
     except ImageError:
-        return Bare(data)  # libjpeg also reads files that have bytes between segments.
+        return Bare(data)  # Leave a file with bytes between segments unchanged; libjpeg can read such files.
     return Bare(b"".join((*kept, data[rest:])), find_orientation(exif))
 
 

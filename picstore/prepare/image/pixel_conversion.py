@@ -120,7 +120,7 @@ def integer_top(strips: Iterable[npt.NDArray[Any]], *, most: int) -> int:
 
 
 def largest_usual(strips: Iterable[npt.NDArray[Any]]) -> float:
-    """Return the float to scale to white: the least of 1, 255 and 65,535 that no sample exceeds, else the largest."""
+    """Return the float to scale to white: the least of 1, 255, 65,535 that no sample exceeds, or the largest sample."""
     most = max(float(np.max(values, initial=0, where=np.isfinite(values))) for values in strips)
     return next((top for top in (1.0, 255.0, 65_535.0) if most <= top), most)
 

@@ -61,7 +61,7 @@ def map_targets(extra: Any, coordinates: CoordinateMap, *, annotated: tuple[int,
 
 
 def _map_keypoints(points: F64, coordinates: CoordinateMap, *, rotate: bool) -> list[list[float]]:
-    """Map keypoints, whose origin is the center of the first pixel; keep [0, 0, 0], which means unmarked."""
+    """Map keypoints, which count from the center of the first pixel, to stored pixels; keep [0, 0, 0] (unmarked)."""
     centers = coordinates.map_points(points[:, :2] + 0.5, rotate=rotate) - 0.5
     marked = (points != 0).any(axis=1, keepdims=True)
     rows = np.round(np.where(marked, centers, 0.0), DECIMALS).tolist()

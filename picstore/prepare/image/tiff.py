@@ -188,7 +188,7 @@ def read_layout(tags: TiffImagePlugin.ImageFileDirectory_v2, order: Literal["<",
         raise ImageError(f"TIFF: {samples} samples a pixel of {bits} bits in {_NAMES[photometric]}")
     extra = _numbers(tags, _EXTRA_SAMPLES, ())[:count]
     if not extra and count == 1 and photometric == _RGB:
-        extra = (_UNASSOCIATED,)  # Pillow makes the same assumption.
+        extra = (_UNASSOCIATED,)  # A fourth sample without ExtraSamples is taken for alpha, as by Pillow.
     if len(extra) < count:
         raise ImageError(
             f"TIFF: {samples} samples a pixel in {_NAMES[photometric]}; ExtraSamples does not explain them"

@@ -55,7 +55,8 @@ class TrainingJpeg:
         info: size, sampling and restart segments, for the index of a container (docs/format.md).
         coordinates: map from the source's pixels to the pixels of the training JPEG.
         status: ``LOSSLESS``, ``REENCODED`` or ``INDEXED``.
-        reason: reason why the image was re-encoded, or why an indexed image is foreign; else empty.
+        reason: reason why the image was re-encoded, or the kind of an indexed image that is not an upright JPEG; else
+            empty.
     """
 
     jpeg: bytes

@@ -118,7 +118,7 @@ class InputTable(_Inputs):
         return group
 
     def pack(self) -> PackedInputs:
-        """Return all inputs packed. All must have been added one by one, and :meth:`number_labels` not been called."""
+        """Return all inputs packed, before :meth:`number_labels` is called; they must have been added one by one."""
         if self._last:
             self._write()
         blocks = tuple(self._bytes_of(self._file, block) for block in range(len(self._groups)) if self._file)

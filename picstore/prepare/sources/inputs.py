@@ -41,8 +41,8 @@ class Input:
             ImageError and may keep files open; None for a byte range. Other processes import the function by name.
         key: argument for the reader; unused without a reader.
         crc: CRC-32C that the bytes must have, if known.
-        targets: forms of the targets in the extra: ``annotations.OWN`` or the value of ``--targets``; empty if fields
-            that are named like targets are metadata, which conversion leaves unchanged.
+        targets: forms of the targets (boxes, polygons, keypoints) in the extra: ``annotations.OWN`` or the value of
+            ``--targets``; empty if fields with these names are metadata, which conversion leaves unchanged.
         upright: whether targets in the extra are in pixels of the upright image, whatever the file's orientation.
         frame: offset and size of the data that contains the image, if a masked CRC-32C follows that data. Reading the
             image checks that CRC; listing reads label and metadata without the check.
@@ -102,7 +102,7 @@ class Listing:
         partition: ids, containers and rows of the inputs, if the source is an index; else None.
         targets: value of ``--targets``, the forms of targets that the user named.
         maps: specifications of the attachments that are maps, by name without ``map:``, as the manifest holds them.
-        alike: for each metadata field that has the name of a target field, the number of samples with the field.
+        alike: for each metadata field that is named like a target field, such as ``boxes``, the number of samples.
     """
 
     kind: str

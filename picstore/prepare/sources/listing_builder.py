@@ -77,7 +77,7 @@ class _Facts:
         notes: messages for the user.
         odd: counts of the values that were changed because JSON cannot hold them.
         damaged: number of inputs that stand for an unknown number of lost samples.
-        alike: for each metadata field that has the name of a target field, the number of samples with the field.
+        alike: for each metadata field that is named like a target field, such as ``boxes``, the number of samples.
     """
 
     attachments: dict[str, None] = field(default_factory=dict)

@@ -238,7 +238,7 @@ class ColumnChoice:
         self._unnamed: Location | None = None
 
     def choose(self, opened: Any, part: ParquetPart) -> ParquetColumns:
-        """Return the columns of an open file by use; names of the file's folders may state further columns."""
+        """Divide the columns of an open file by use; names of the file's folders may state further columns."""
         import pyarrow as pa
 
         schema, file = opened.schema_arrow, part.file

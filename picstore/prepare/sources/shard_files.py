@@ -15,7 +15,8 @@ from picstore.prepare.sources.source_file import SourceFile, named_file, printab
 from picstore.prepare.sources.splits import choose_split
 from picstore.storage.location.resolve import Location, locate, map_concurrently
 
-# Function from a record's offset and the name for its sample to the sample and the next record's offset.
+# Function that reads a record, given its offset and a name for its sample, and returns the sample and the next record's
+# offset.
 ReadRecord = Callable[[int, str], tuple[SourceSample, int]]
 
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")

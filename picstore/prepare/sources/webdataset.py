@@ -261,7 +261,7 @@ def recognizes(probe: SourceProbe) -> bool:
 
 
 def _has_pairs(tar: Location) -> bool:
-    """Return whether two adjacent members at a tar's start share a key, or lie in folders not named like the tar."""
+    """Return whether adjacent members near a tar's start share a key, or lie in folders that are not named like it."""
     try:
         keys = [split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _PROBED_MEMBERS)]
     except Damage:

@@ -238,7 +238,7 @@ def _input(pair: _Pair) -> Input:
 
 
 def _finish(one: Input, fields: set[str]) -> Input:
-    """Return an input without target fields that are empty in all inputs, and with the forms of the other fields."""
+    """Remove the target fields that are empty in all inputs, and set ``targets`` to the forms of the other fields."""
     if not one.extra:
         return one
     found: dict[str, Any] = json.loads(one.extra)

@@ -59,7 +59,7 @@ class FileTask:
 
     Attributes:
         extents: byte ranges of the containers, EXTENT (containers,); ``file`` is a file number in stream
-            ``source_stream`` of ``source``. Containers of several files are joined if few of their records are live.
+            ``source_stream`` of ``source``. They are of several files if few of these files' records are live.
         deleted: for each extent, the indices in the container of the records to omit; empty if no record is omitted.
         shift: change of ids and labels, if the source is one of several joined datasets.
     """

@@ -67,7 +67,7 @@ class Column:
 
     def get(self, id_: int) -> Any:
         """Return the value of one record: a str, int, float or array; None if the record has no value."""
-        # Tables hold ids as int64, in which ids from 2**63 on are negative.
+        # Columns hold ids as int64, in which ids from 2**63 on are negative.
         indices, found = self.find_ids(np.array([id_]).astype(np.int64))
         if not found[0]:
             return None

@@ -42,7 +42,7 @@ class ImageInfo:
     segments: U16 = field(default_factory=lambda: NO_SEGMENTS, compare=False)
     foreign: bool = False
     entry_points: U16 | None = field(default=None, compare=False)
-    encode_path: str = field(default="", compare=False)  # not stated in the JPEG
+    encode_path: str = field(default="", compare=False)  # Not compared, because a JPEG does not state it.
 
     def __post_init__(self) -> None:
         if not (0 < self.width < 1 << 16 and 0 < self.height < 1 << 16):

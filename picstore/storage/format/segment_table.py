@@ -152,7 +152,7 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
         last = np.cumsum([len(piece) for piece in bounds]) - 1
         first = np.append(0, last[:-1] + 1)
         joined = np.concatenate(bounds)
-        # Sizes in bytes of each image's header and rows; at ``first``, the difference between images is replaced.
+        # Sizes in bytes of each image's rows, before which the size of its header replaces a meaningless difference.
         sizes = np.diff(joined, prepend=0)
         sizes[first] = headers[there]
         found.begins[there], found.ends[there] = joined[first], joined[last]
@@ -184,7 +184,7 @@ def count_entry_points(jpeg: Buffer, info: ImageInfo) -> int:
 def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
     """Return segment-table entries for an image's entry points, at which decoding may begin.
 
-    The entries are taken from ``info`` if they have the right number and step there, else computed from the JPEG.
+    The entries are taken from ``info`` if their number and their first value are right, else computed from the JPEG.
 
     Returns:
         uint16: the number of MCUs from one entry point to the next; then for each entry point the number of bits since

@@ -120,7 +120,7 @@ class MultipartUpload:
     def _send_to_thread(self, part: bytes | _Abandoned | None, *, report: bool = True) -> None:
         """Queue a part for the thread, waiting while the queue is full.
 
-        If the thread has failed, do nothing or raise its error.
+        If the thread has failed, raise its error if ``report``, else do nothing.
         """
         while True:
             if self._error is not None:

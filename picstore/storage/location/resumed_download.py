@@ -24,7 +24,7 @@ logger = logging.getLogger("picstore")
 
 # Seconds without bytes from a store after which a message is logged.
 TELL_AFTER = 10.0
-# Smallest number of seconds between two such messages in a process, because all of its threads may wait for one store.
+# Smallest number of seconds between two messages that a store is silent, because all threads may wait for one store.
 _TELL_AGAIN = 60.0
 _told = -math.inf  # time.monotonic() at which this process last logged that a store is silent
 
