@@ -90,7 +90,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         whole_epochs: bool,
     ) -> None:
         self._order = order
-        self._lanes = SharedIntegers((1,))  # number of lanes (runs that batches mix), shared with workers
+        self._lanes = SharedIntegers((1,))  # number of lanes (runs that batches mix), shared with DataLoader workers
         self._lanes.values[0] = order.lanes
         self._own_lanes, self._own_budget = options["lanes"] is not None, options["budget"] is not None
         processes = _processes_of(options)
@@ -319,7 +319,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         self._cursor.load(*position)
 
     def _iterate(self, worker: Worker, position: tuple[int, int] | None) -> Iterator[Batch]:
-        """Yield batches from ``position`` on; if None, the iteration begins when its first batch is requested."""
+        """Yield batches from ``position`` on; if None, from the position at the time of the first request."""
         yield from self._batches(*(position or self._cursor.start_iteration(worker)), worker)
 
     def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:
@@ -405,7 +405,7 @@ def _processes_of(options: LoaderOptions) -> int:
 
 
 def default_processes(threads: int | None, environment: Mapping[str, str] = os.environ) -> int:
-    """Return a rank's default number of loader processes: cores or, if fewer, ``threads``, divided by 4; from 1 to 8.
+    """Return a rank's default number of loader processes: 1/4 of its cores or, if fewer, of ``threads``; from 1 to 8.
 
     Python's lock limits each process. On 16 cores, one process for every four cores was fastest, with and without a
     GPU.

@@ -204,7 +204,7 @@ def join_values(parts: Iterable[tuple[I64, Values, Form]], failures: Iterable[Fa
 
 
 def require_form(form: Form, expected: Form, record: int, who: str) -> None:
-    """Raise UsageError if a record's value has another form than expected; ``who`` says what has that form."""
+    """Raise UsageError if a record's value has another form than expected; ``who`` tells users what has that form."""
     if form != expected:
         raise UsageError(
             f"the function's value of record {record} is {form}, and {who} {expected}; return one type and shape for "

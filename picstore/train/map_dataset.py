@@ -105,7 +105,7 @@ class MapDataset(data.Dataset[Item]):
         self._max_pixels = given["max_pixels"]
         self._epoch = SharedIntegers((1,))
         self._epoch.values[0] = _NOT_GIVEN
-        self._calls = 0  # Number of batches made by this worker without an epoch.
+        self._calls = 0  # Number of batches that this worker made while no epoch was set.
         # Records visited outside of workers while no epoch was set; None after the warning.
         self._watched: set[int] | None = set()
         self._blocks = BufferPool(_FREE_BLOCKS)

@@ -103,7 +103,7 @@ class SegmentTables:
     block: U8  # memory of the arrays
     arrays: dict[str, Array]  # arrays of the layout, see ``jpeg.gpu_segment_layout``
     first: I64  # (n,), index in ``arrays["segments"]`` of the first row for each image; a row is a part of a segment
-    count: I64  # (n,), number of rows for each image; 0 if the GPU does not decode the image
+    count: I64  # (n,), number of rows in ``arrays["segments"]`` for each image; 0 if the GPU does not decode it
     pixels: dict[int, U8] = field(default_factory=dict)  # pixels (3, h, w) that the CPU decoded, by slot
     refused: dict[int, str] = field(default_factory=dict)  # reason why the GPU does not decode an image, by slot
     # In a process's first batches, to check the GPU: a slot, pixels (3, h, w) that the CPU decoded from a box of its
@@ -175,7 +175,7 @@ class HostBatch:
 
 
 class BatchFiller(Protocol):
-    """Filler of one batch, whose attributes are the fields of ``HostBatch`` with the same names."""
+    """Object that fills one batch; its attributes become the fields of the ``HostBatch`` with the same names."""
 
     images: list[ViewImages] | U8
     targets: list[GroupTargets] | None

@@ -16,7 +16,7 @@ from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.views_reach import boxes_to_cut
 from picstore.train.buffers import CUTS, PIXELS
 
-_WIDE = 33  # width in pixels that gives at least 3 samples of chroma at any factor
+_WIDE = 33  # width in pixels that has at least 3 samples of chroma, even if decoding divides sides by 8
 
 
 def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor: int = 1) -> U8:

@@ -183,12 +183,11 @@ class SegmentFiller:
         return records.corrupt(wrong)
 
     def _describe(self, part: slice) -> None:
-        """Copy and describe the tiles of the slots ``part``, and note which part of each image was copied."""
+        """Copy and describe the tiles of a range of slots, ``part``; note each image's copied rectangle."""
         records = self._records
         streams = records.addresses, records.sizes, records.layouts, self._boxes, self._factors, records.points
         described = self._segments, self._lengths, self._firsts
         images = self._rows, self._rects, self._results
-        # Pass no owners, because the records keep the containers' memory alive.
         describe_tiles((part.start, part.stop), streams, (self._data, self._starts), described, images, self._tables)
         results, rects = self._results[part], self._rects[part]
         good = results[:, 0] == 0

@@ -16,7 +16,7 @@ from picstore import rng
 from picstore.arrays import F32
 from picstore.kernels.jit import device_function, inlined, kernel
 
-_CHUNK = 1024  # number of values at a time; 16 KB with the workspace
+_CHUNK = 1024  # number of values to compute at a time; they take 16 KB with the workspace
 
 _f32, _i32, _u8, _u64 = np.float32, np.int32, np.uint8, np.uint64
 _GOLDEN, _M1, _M2 = np.uint64(rng.GOLDEN), np.uint64(rng.MIX1), np.uint64(rng.MIX2)
@@ -48,7 +48,7 @@ def random_bits(key, counter):
 
 @device_function
 def _random_words(key, first, uniform, angle, choice):
-    """Draw 64 random bits for each element; split them into numbers for ``uniform``, ``angle`` and ``choice``."""
+    """Fill ``uniform``, ``angle`` and ``choice``; 64 random bits, drawn for each index, are split among the three."""
     for j in range(choice.size):
         z = random_bits(key, first + j)
         uniform[j] = (_f32(_i32(z >> _S33)) + _HALF) * _SCALE

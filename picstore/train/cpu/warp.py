@@ -118,9 +118,9 @@ def level_at(source, x, y, c, fill):
 
 @inlined
 def _row_start(step, shift, offset, y, width):
-    """Return, along an axis, the source position of a row's first pixel, the step to each next pixel, and if both fit.
+    """Return, along an axis, the source position of a row's first pixel, the step to the next, and if both fit int64.
 
-    Both are int64 in units of 2**-32 pixels, or 0 if they do not fit into int64. Half of 2**-12 pixels is added to the
+    Both are int64 in units of 2**-32 pixels, or 0 if one does not fit. Half of 2**-12 pixels is added to the
     position, so that truncation to 12 bits rounds.
     """
     start = 0.5 * step + shift * (y + 0.5) + offset - 0.5
@@ -193,7 +193,7 @@ def warp(source, matrix, clip, edges, fill, target):
     height, width = target[5], target[6]
     rows = np.empty((2, width), np.uint64)
     line = np.empty((3, width), np.uint8)
-    # Bounds of the left top neighbor of a pixel. Two more columns follow it, so that 8 bytes can be read.
+    # Bounds of the left top one of four neighbors. Two more columns follow it, so that 8 bytes can be read.
     low_x, high_x = max(clip[0], 0), min(clip[2] - 2, source.shape[1] - 3)
     low_y, high_y = max(clip[1], 0), min(clip[3] - 2, source.shape[0] - 2)
     for y in range(height):
@@ -287,7 +287,7 @@ def warp_nearest(mask, matrix, clip, edges, fill, target):
         for x in range(width):
             at = 0
             if first <= x < last:
-                # Ties go right and down, whatever the rounding errors.
+                # Midway between two pixels, take the right or lower pixel, whatever the rounding errors.
                 from_x = math.floor(matrix[0, 0] * (x + 0.5) + matrix[0, 1] * (y + 0.5) + matrix[0, 2] + TIE)
                 from_y = math.floor(matrix[1, 0] * (x + 0.5) + matrix[1, 1] * (y + 0.5) + matrix[1, 2] + TIE)
                 if low_x <= from_x < high_x and low_y <= from_y < high_y:

@@ -152,7 +152,7 @@ def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int
 def _waiting_on_errors(device: torch.device) -> Iterator[None]:
     """Make a device current in a ``with`` block.
 
-    After an error, wait for copies, because their source will be reused.
+    After an error, wait for copies to the device, because the host's memory that they read will be reused.
     """
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         try:

@@ -146,7 +146,7 @@ def decode_segments(
                 entry = tl.where((entry & 255) <= valid, entry, 0)
                 total, size = entry & 255, (entry >> _SIZE) & 255
                 skip = entry >> _SKIP
-                # Compute the coefficient's value: EXTEND (F.2.2.1).
+                # Compute the coefficient's value: EXTEND (T.81, F.2.2.1).
                 bits = ((buffer << (total - size).to(tl.uint64)) >> 32).to(tl.int32)
                 flip = (bits >> 31) ^ -1
                 value = (((bits ^ flip).to(tl.uint32) >> 1 >> (31 - size).to(tl.uint32)).to(tl.int32) ^ flip) - flip
@@ -212,7 +212,7 @@ def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS
 
 @device_function
 def _find_image(images, part, count):
-    """Return the index of the image with part ``part`` of the parts of all images' segments, by binary search."""
+    """Return the index of the image that has part ``part``, counted through all images' segments; by binary search."""
     number = part * 0
     step = 1
     while step < count:

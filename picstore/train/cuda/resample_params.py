@@ -25,7 +25,7 @@ class ResampleParams:
     slanted: Bools  # (n,), whether an image is rotated or sheared
     flip: Bools  # (n, 2), whether to mirror along x, and along y
     window: I64  # (n, 2), number of source pixels that the filter reaches, along x and y
-    taps: I64  # (n, 2), number of these pixels that can lie in the image
+    taps: I64  # (n, 2), number of the window's pixels that can lie in the image
     map: F64  # (n, 6), the six numbers of ``augment_layout.MAP``
     fill: I64  # (n, 3), red, green, blue
     interpolation: I64  # (n,), codes of ``kernels/filters.py``
@@ -60,7 +60,8 @@ def _weigh(source_size: I64, box: F64, clip: I64, size: I64, filters: tuple[I64,
     support = np.where(widened, np.maximum(scale, 1.0), 1.0)
     support *= np.array(HALF_WIDTHS)[interpolation, None]
     numbers[:, 4:] = support
-    # A filter is twice its support wide; rounding may add a pixel. It ends at the clip's border, or repeats the border.
+    # A filter is twice its support wide, and rounding may add a pixel. With antialiasing or BILINEAR it ends at the
+    # clip's border; otherwise it repeats the border's pixels.
     window = np.ceil(2 * support).astype(np.int64) + 1
     visible = np.maximum(clip[:, 2:] - clip[:, :2], 0)
     np.minimum(window, visible, out=window, where=(antialias | (interpolation == BILINEAR))[:, None])
@@ -71,7 +72,7 @@ def _weigh(source_size: I64, box: F64, clip: I64, size: I64, filters: tuple[I64,
 def make_resample_params(
     geometry: Geometry, planes: I64, source_size: I64, origins: I64, factors: I64
 ) -> ResampleParams:
-    """Return kernel parameters for resampling decoded images, with the result of ``train/cpu/render.py``.
+    """Return kernel parameters for resampling decoded images to the same pixels as ``train/cpu/render.py``.
 
     ``origins``, (n, 2), and ``factors``, (n,), are arguments of ``augment``.
 

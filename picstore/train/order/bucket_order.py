@@ -204,7 +204,7 @@ class _RankReading:
         self._runs = OpenRuns()
 
     def requests(self, planned: PlannedBatches) -> Iterator[SourceRequest]:
-        """Yield the requests for the complete batches of a chunk that this process makes."""
+        """Yield the requests for those complete batches of a chunk of the epoch that this process makes."""
         groups, stops = self._next_batches(planned)
         if not len(groups):
             return
@@ -215,8 +215,8 @@ class _RankReading:
         turn = turns[planned.group]
         own = (planned.owners(self._shares) == self._rank) & (turn >= 0)
         samples, turn = planned.samples[own], turn[own]
-        # For each sample, the index, among the same batches, of the batch after which the sample's lane (see the class)
-        # leaves the sample's container; -1 if the lane left the container before the first of these batches.
+        # For each sample, the index in ``groups`` of the batch after which the lane (run of the dataset) that reads the
+        # sample leaves the sample's container; -1 if the lane left the container before the first of these batches.
         leaves = np.searchsorted(np.append(self._previous, stops), samples["end"]) - 1
         first, last = self._shares.find_readers(samples["lane"])
         others = (self._rank < first) | (self._rank > last) | ((first < last) & (leaves < 0))

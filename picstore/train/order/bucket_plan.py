@@ -122,7 +122,7 @@ class BucketCounts:
         return total
 
     def _samples(self, begin: int, end: int, buckets: Bools) -> I64:
-        """Return samples ``begin`` … ``end`` - 1 of the epoch from containers with records of marked ``buckets``."""
+        """Return those of samples ``begin`` … ``end`` - 1 whose containers have records of the marked ``buckets``."""
         starts, stops = self._order.lane_positions(begin), self._order.lane_positions(end)
         lanes = np.flatnonzero(starts < stops)
         found = [np.zeros(0, dtype=np.int64)]

@@ -54,7 +54,7 @@ class EpochCursor:
         self._length, self._whole, self._resume, self.loads = length, whole, False, 0
         # Start position of the first iteration after a move; None before that iteration and from the second one on.
         self._first: tuple[int, int] | None = None
-        # The same start position if that iteration was dropped after at most one batch; otherwise None.
+        # ``_first`` if the iteration that began there was dropped after at most one batch; otherwise None.
         self._peeked: tuple[int, int] | None = None
         # Start position that ``set_epoch`` gave to the next iteration; an iterator that is still in use does not change
         # it.

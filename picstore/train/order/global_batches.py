@@ -72,7 +72,7 @@ class Division:
     """Division of a bucket's samples in an epoch into batches."""
 
     ends: I64  # (batches,), number of the bucket's samples up to each batch's end
-    plans: Array  # (batches,), index of each batch's plan
+    plans: Array  # (batches,), index of each batch's plan of transforms
 
     def complete(self, count: int) -> int:
         """Return the number of batches that are complete after the bucket's first ``count`` samples."""

@@ -270,7 +270,7 @@ class _RepeatingSource:
 
     def __init__(self, source: TrainingSource, number: int, order: MuxOrder) -> None:
         self._source, self._number, self._order = source, number, order
-        # Order and open runs of the latest requested epoch only.
+        # For the latest requested epoch only, its order, and the containers that lanes are reading.
         self._epochs: dict[int, tuple[EpochOrder, OpenRuns]] = {}
 
     def requests(self, window: _Window, slots: I64, weight: float) -> Iterator[SourceRequest]:

@@ -40,7 +40,7 @@ class TrainingSource:
     base: int = 0  # number added to labels other than −1
     plan: TransformPlan = field(default_factory=TransformPlan)
     copies: int = 1  # maximum number of samples of one record in an epoch
-    # Plans besides ``plan``. Views, targets and columns are the same in all plans.
+    # Plans of transforms besides ``plan``. Views, targets and columns are the same in all plans.
     others: tuple[TransformPlan, ...] = ()
     choice: PlanChoice | None = None  # rule that tells which plans an image may need; None for all plans
     shift: RecordShift = NO_SHIFT  # change of labels, made before ``base`` is added

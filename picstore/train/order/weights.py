@@ -28,7 +28,7 @@ _GOLDEN = 663_608_941
 _MAX_SAMPLES = 1 << 31
 # Largest binary exponent of a weight, which keeps the sum of 2**31 weights, and 2**61 ticks divided by it, finite.
 _MAX_EXPONENT = 512
-# Number of weights to add up at a time: few enough to fit the cache, and memory blocks that malloc reuses.
+# Number of weights to add up at a time: so few that they fit the cache, and that malloc reuses freed memory for them.
 _CHUNK = 1 << 13
 
 
@@ -100,7 +100,7 @@ class RecordShares:
         return found
 
     def to_records(self, samples: Samples, epoch: int) -> Samples:
-        """Map samples of containers with :meth:`counts` samples to live records, and number each record's samples."""
+        """Convert ``record``, an index among a container's samples, to the index of a live record, and set ``copy``."""
         each, which = np.unique(samples.container, return_inverse=True)
         first, begins, ends = self._ticks(each)
         offset = self._offset(epoch)

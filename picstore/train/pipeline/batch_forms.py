@@ -132,7 +132,7 @@ class Segments(BatchForm):
     """Form of batches with rows of JPEGs' tiles, and descriptions of their segments, for picstore's GPU kernels."""
 
     mapped = True
-    # Larger tasks, because describing an image's tiles takes 1/200 of the time to decode and augment it.
+    # Tasks are larger than for pixels: describing an image's tiles takes 1/200 of the time to decode and augment it.
     task = 64, 128
 
     def _choose_filler(self, plans: Sequence[TransformPlan], output: OutputSpec) -> tuple[Filler, list[Any]]:

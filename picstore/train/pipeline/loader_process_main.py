@@ -154,7 +154,7 @@ class ProcessServer:
                 ended = self._make_batches(spec, content[0])
                 with _hanging_up():
                     self._connection.send(ended)
-            elif verb == "taken":  # The sequence is over, so a late "stop" needs no answer.
+            elif verb == "taken":  # Ignore a late "stop" of a sequence that has ended.
                 self._release(*content)
 
     def _receive(self) -> Any:

@@ -170,7 +170,7 @@ class Prefetcher:
         if held is None:
             held = _HeldContainer(Future(), use.size, self._estimate(key, use))
             if self._failed:
-                held.future.cancel()  # Futures that earlier batches took already have the error.
+                held.future.cancel()  # ``_fail`` gave the error to the futures of earlier batches.
             else:
                 self._waiting.append((key, held.future))
             self._bytes += held.memory
@@ -257,7 +257,7 @@ class Prefetcher:
     def _count_memory(
         self, calls: Sequence[tuple[ContainerKey, Future[ReadResult]]], results: Sequence[ReadResult]
     ) -> None:
-        """Count the actual memory of read containers, not the estimate; note that a reader will hand these over."""
+        """Replace estimates by the actual memory of read containers; count this reader in ``_handing_over``."""
         with self._changed:
             self._handing_over += 1
             for (key, future), result in zip(calls, results, strict=True):

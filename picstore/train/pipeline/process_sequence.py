@@ -48,7 +48,7 @@ class ProcessSequence:
         self._received: list[deque[_Answer]] = [deque() for _ in processes]
         self._numbers: list[int] = []  # Number of the sequence in each process.
         self._turn = 0  # index of the current process, which makes the next batch
-        self._left: int | None = None  # number of batches left in that process's span; None if the span has no end
+        self._left: int | None = None  # number of batches left in the current process's span; None without an end
         self._pid = os.getpid()
 
     def receive(self) -> HostBatch | None:
@@ -80,7 +80,7 @@ class ProcessSequence:
         """End the sequence."""
         for received in self._received:
             received.clear()
-        for process, number in zip(self._processes, self._numbers, strict=False):  # Some processes may not have begun.
+        for process, number in zip(self._processes, self._numbers, strict=False):  # Some may have begun no sequence.
             process.end_sequence(number)
         if self._owned:
             for process in self._processes:

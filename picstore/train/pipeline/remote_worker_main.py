@@ -80,7 +80,7 @@ class RemoteWorker:
         return None
 
     def begin(self, key: int, kept: list[int], order: Order, epoch: int, first: int, count: int) -> None:
-        """Begin a span under the key ``key``, and end all other spans except those whose keys are in ``kept``."""
+        """Begin a span of batches under ``key``, and end all other spans except those whose keys are in ``kept``."""
         self._end({*kept})
         requests = Span(order, epoch, first, count=count)(self._spec.sources)
         pipeline = Pipeline(requests, self._spec, buffers=self._buffers, counter=self._counter)

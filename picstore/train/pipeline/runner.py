@@ -234,12 +234,12 @@ class PipelineRunner:
 
     def _in_threads(self, span: Span) -> HostSource:
         spec, workers = self._spec, Worker.current().count
-        if self._count > 1 and not self._own.whole_budget:  # A DataLoader's worker has the share of one process.
+        if self._count > 1 and not self._own.whole_budget:  # Use one process's share in a DataLoader's worker.
             budget = spec.resources.budget // self._count
             spec = replace(spec, resources=replace(spec.resources, budget=budget))
         if self._threads is None and workers:
             spec = replace(spec, resources=replace(spec.resources, threads=max(1, spec.resources.threads // workers)))
-        from picstore.train.pipeline.batch_threads import Pipeline  # Loader processes import it themselves.
+        from picstore.train.pipeline.batch_threads import Pipeline  # Imported here, because loader processes import it.
 
         pipeline = Pipeline(span(spec.sources), spec, buffers=self._buffers, counter=self._counter)
         self._open.add(pipeline)

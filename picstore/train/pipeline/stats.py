@@ -52,7 +52,7 @@ class StatsCounter:
         self._lock = threading.Lock()
 
     def add(self, **amounts: float) -> None:
-        """Add amounts to the sums with these names."""
+        """Add each keyword argument to the sum that has its name."""
         with self._lock:
             for name, amount in amounts.items():
                 self._sums[name] += amount

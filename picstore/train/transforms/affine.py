@@ -136,8 +136,8 @@ class RandomAffine(Value):
 def _linear_maps(angle: F64, scale: F64, shear_x: F64, shear_y: F64) -> F64:
     """Return linear maps from the new canvas to the old, float64 (n, 2, 2), given angles in degrees, clockwise.
 
-    The map from the old canvas is rotation × scale × shear along y × shear along x, each shear [1, −tan] or its
-    transpose. Its determinant is scale², so its inverse needs no division except by the scale.
+    The map from the old canvas is rotation × scale × shear along y × shear along x, each shear ((1, −tan), (0, 1)) or
+    its transpose. Its determinant is scale², so its inverse needs no division except by the scale.
     """
     (sine, cosine), (sine_less, cosine_less) = sine_cosine(angle), sine_cosine(angle - shear_y)
     (sine_x, cosine_x), (_, cosine_y) = sine_cosine(shear_x), sine_cosine(shear_y)

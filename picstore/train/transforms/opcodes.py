@@ -31,7 +31,7 @@ WARP = 12
 # Maximum shifts of x and y in pixels before the blur, deviations of the blur across and down; SAMPLING and FILL. Has a
 # key, the seed of the noise.
 ELASTIC = 13
-MIX = 14  # weight of a result; MIX_FIRST, MIX_NEXT or MIX_LAST
+MIX = 14  # weight of a chain's result; MIX_FIRST, MIX_NEXT or MIX_LAST
 # Mean and standard deviation in grey levels; 1 to clip or 0 to wrap around. Has a key, the seed of the noise.
 NOISE = 15
 # Number of taps on either side of the middle tap, across and down; standard deviation in pixels.
@@ -61,7 +61,7 @@ NO_FILL = -1.0
 # MIX_FIRST.
 MIX_FIRST = 0  # begin the sum with the image
 MIX_NEXT = 1  # add a chain's result, and begin another chain
-MIX_LAST = 2  # add a chain's result, and continue with the sum
+MIX_LAST = 2  # add a chain's result, and replace the image by the sum
 
 
 class OutputDtype(IntEnum):
