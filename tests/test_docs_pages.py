@@ -44,7 +44,6 @@ GUIDES = (
     "targets",
     "transforms",
     "tutorial",
-    "views",
 )
 PAGES = [ROOT / f"docs/{name}.md" for name in GUIDES]
 FIXTURES = ROOT / "tests" / "fixtures" / "sources"

@@ -84,7 +84,7 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
 def test_the_site_shows_what_docstrings_and_help_say(site: Path) -> None:
     python = (site / "reference" / "python" / "index.html").read_text()
     assert all(f'id="picstore.{name}"' in python for name in picstore.__all__ if name != "__version__")
-    assert "global_1" in (site / "views" / "index.html").read_text()  # code that the page copies
+    assert "every_n_train_steps" in (site / "frameworks" / "index.html").read_text()  # code that the page copies
     assert "--shard" in (site / "reference" / "commands" / "index.html").read_text()
     assert not re.search(r":(?:class|func|meth|attr|data):<code>", python)
 
