@@ -164,7 +164,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def order(self) -> OrderT:
-        """Order of all batches, which depends on (seed, epoch, datasets, lanes); iterating does not change it."""
+        """Order of all batches, given by seed, epoch, datasets and number of lanes; iterating does not change it."""
         lanes = int(self._lanes.values[0])
         if lanes != self._order.lanes:
             self._order = self._order.with_lanes(lanes)
@@ -301,8 +301,8 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration resume at the position of a state, without reading earlier samples.
 
-        The loader takes over the state's lanes unless it was given lanes. An iterator that is in use raises UsageError
-        at its next batch, because it would move the loader away from the state's position.
+        The loader takes over the state's number of lanes unless the option ``lanes`` was given. An iterator that is in
+        use raises UsageError at its next batch, because it would move the loader away from the state's position.
 
         Raises:
             UsageError: the state does not fit this loader.

@@ -247,7 +247,7 @@ class _RankReading:
         return groups[mine], stops[mine]
 
     def _leave(self, read: Table, kept: Table, stop: int) -> tuple[LeavingRun, ...]:
-        """Return the containers that lanes leave after sample ``stop``, each with the records to set aside."""
+        """Return the containers that lanes (runs) leave after sample ``stop``, each with the records to set aside."""
         records: dict[tuple[int, int], list[int]] = {}
         for container, lane, record in kept[["container", "lane", "record"]].tolist():
             records.setdefault((container, lane), []).append(record)

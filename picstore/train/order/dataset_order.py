@@ -33,7 +33,7 @@ class DatasetOrder:
     uuid: str = ""  # identifier of the dataset and its selection
     weights: RecordShares | None = None  # shares of the records; None if each record comes once an epoch
     stages: EpochStages = field(default_factory=EpochStages)  # stages of a training, each with its own transforms
-    shuffle: bool = True  # False keeps the stored order in each lane
+    shuffle: bool = True  # False keeps the stored order in each lane (run of the dataset)
 
     @property
     def samples_of_rank(self) -> int:

@@ -34,7 +34,7 @@ class SteppedOrder(Protocol):
 
     @property
     def rank_shares(self) -> RankShares:
-        """Rule by which ranks share the lanes and samples."""
+        """Rule by which ranks share the lanes (runs that batches mix) and the samples."""
 
     def windows_of(self, steps: I64) -> list[Windows]:
         """Return, for each source, the range of samples that each of the global batches ``steps`` takes."""

@@ -39,7 +39,7 @@ class Samples:
     container: I64  # indices of containers in stored order
     record: I64  # indices in the containers; until ``skip_deleted``, indices among each container's live records
     lane: I64
-    # For each sample, index in the epoch of the last sample that the same lane takes from the same container.
+    # For each sample, index in the epoch of the last sample that its lane (run of the dataset) takes of its container.
     end: I64
     # For each sample, number of the record's earlier samples in the epoch; None if each record comes once.
     copy: I64 | None = None
@@ -169,7 +169,7 @@ class EpochOrder:
         self._permutations: OrderedDict[int, I64] = OrderedDict()
 
     def locate(self, samples: I64) -> Samples:
-        """Return the container, record and lane of each sample, given the samples' indices in the epoch, int64 (n,)."""
+        """Return container, record, lane and ``end`` of samples, given the samples' int64 (n,) indices in the epoch."""
         lane = samples % self.lanes
         index = self._lane_starts[lane] + samples // self.lanes
         container, start = self.containers.locate(index)
@@ -207,11 +207,11 @@ class EpochOrder:
         return found
 
     def lane_positions(self, sample: int) -> I64:
-        """Return the index among all records at which each lane continues from sample ``sample`` on: int64 (lanes,)."""
+        """Return the index among all records of the first that each lane takes from ``sample`` on: int64 (lanes,)."""
         return self._lane_starts[:-1] + (sample + self.lanes - 1 - np.arange(self.lanes)) // self.lanes
 
     def numbers(self, lane: int, index: I64) -> I64:
-        """Map indices among all containers' records, all within ``lane``, to indices of samples in the epoch."""
+        """Map indices among all containers' records to indices of samples in the epoch; all lie in run ``lane``."""
         numbers: I64 = (index - self._lane_starts[lane]) * self.lanes + lane
         return numbers
 

@@ -167,7 +167,7 @@ class RankShard:
         return self.rank_shares.find_samples(self.rank, start, stop, records=self.records, first=first)
 
     def reads(self, samples: I64) -> Bools:
-        """Return whether this rank reads the lane of each sample, bool (n,)."""
+        """Return whether this rank reads the lane (run that batches mix) of each sample, bool (n,)."""
         return self.rank_shares.reads(self.rank, samples % self.lanes)
 
     def weight(self, batch: int) -> float:

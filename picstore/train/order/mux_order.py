@@ -114,7 +114,7 @@ class MuxOrder:
 
     schedule: MuxSchedule
     records: tuple[int, ...]  # number of records of each source
-    lanes: int  # number of lanes of each source
+    lanes: int  # number of lanes (runs that batches mix) of each source
     seed: int
     rank: int = 0
     world_size: int = 1

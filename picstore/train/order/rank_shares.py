@@ -40,19 +40,19 @@ class RankShares:
 
     @property
     def shared(self) -> int:
-        """Number of lanes that several ranks share; they are the last lanes."""
+        """Number of lanes (runs that batches mix) that several ranks share; they are the last lanes."""
         return self.lanes % self.world_size
 
     def count_lanes(self, rank: int) -> int:
-        """Return the number of lanes that a rank reads, whole or in part."""
+        """Return the number of lanes (runs that batches mix) that a rank reads, whole or in part."""
         first, last = self._shared_readers
         return self.lanes // self.world_size + int(((first <= rank) & (rank <= last)).sum())
 
     def find_readers(self, lanes: I64, turns: I64 | int = 0) -> tuple[I64, I64]:
         """Return the first and last rank that reads each lane, int64 (n,) each; the ranks between them read it too.
 
-        A lane with a single reader is read by rank (lane + turn) mod world size. ``turns`` has, for each lane, an
-        epoch's turn: the number of samples in all earlier epochs, modulo the world size.
+        A lane is a run that batches mix. If it has a single reader, this is rank (lane + turn) mod world size, with
+        ``turns``, (n,): the number of samples in all epochs before the lane's epoch, modulo the world size.
         """
         rank = (lanes + turns) % self.world_size
         if not self.shared:
@@ -78,7 +78,7 @@ class RankShares:
         return mine
 
     def lanes_of(self, numbers: I64, records: int) -> tuple[I64, I64]:
-        """Return the lane of each sample, and its epoch's turn, see :meth:`find_readers`: int64 (n,) each.
+        """Return the lane and the epoch's turn of each sample, see :meth:`find_readers`: int64 (n,) each.
 
         Samples are counted through all epochs. If no lane is shared, rank t mod world size reads the lane of sample t.
         """
@@ -101,7 +101,7 @@ class RankShares:
         """Return the rank of each sample of several global batches, (n,); :meth:`deal` is for one batch.
 
         Args:
-            readers: first and last reader of each sample's lane, in the order of each batch.
+            readers: first and last rank that reads each sample's lane, in the order of each batch.
             group: index of each sample's batch, ascending.
             sizes: number of samples in each sample's batch.
             firsts: first rank that gets a leftover sample, for each sample or for all, see :func:`divide_samples`.
@@ -139,14 +139,14 @@ class RankShares:
         return owners
 
     def reads(self, rank: int, lanes: I64, turns: I64 | int = 0) -> Bools:
-        """Return whether a rank reads each lane, bool (n,); ``turns`` are those of :meth:`find_readers`."""
+        """Return whether a rank is a reader of each lane, bool (n,); lanes and turns are as in :meth:`find_readers`."""
         first, last = self.find_readers(lanes, turns)
         marks: Bools = (first <= rank) & (rank <= last)
         return marks
 
     @cached_property
     def _shared_readers(self) -> tuple[I64, I64]:
-        """First and last rank that reads each shared lane, int64 (shared,) each."""
+        """First and last rank that reads each lane (run that batches mix) of several ranks, int64 (shared,) each."""
         number, ranks, shared = np.arange(self.shared), self.world_size, max(self.shared, 1)
         return number * ranks // shared, ((number + 1) * ranks - 1) // shared
 
@@ -159,7 +159,7 @@ def divide_samples(samples: I64 | int, rank: I64 | int, world_size: int, *, firs
 
 
 def keep_own(first: I64, last: I64, shares: I64, group: I64 | int = 0) -> I64:
-    """Give each rank the samples of the lanes that no other rank reads, up to the rank's share.
+    """Give each rank the samples of the lanes (runs that batches mix) that it alone reads, up to the rank's share.
 
     Args:
         first, last: first and last rank that reads each sample's lane, in the order of the samples, int64 (n,).

@@ -58,7 +58,7 @@ class TrainingSource:
 
     @property
     def plans(self) -> tuple[TransformPlan, ...]:
-        """All plans; :attr:`SourceRequest.plan` is an index here."""
+        """All plans of transforms; :attr:`SourceRequest.plan` is an index here."""
         return (self.plan, *self.others)
 
     def uses_plan(self, plan: int, epoch: int, sizes: I64) -> Bools:
@@ -68,7 +68,7 @@ class TrainingSource:
 
 @dataclass(frozen=True, slots=True)
 class LeavingRun:
-    """Container that a lane leaves after a batch, and its ``records`` to set aside because later batches need them."""
+    """Container that a lane (run of the dataset) leaves after a batch; ``records`` of it are kept for later batches."""
 
     container: int
     lane: int
@@ -76,25 +76,25 @@ class LeavingRun:
 
 
 class OpenRuns:
-    """Open runs: containers from which a lane of a rank has taken samples of an epoch and will take more."""
+    """Pairs of a container and a lane (run of the dataset) that has taken samples from it in an epoch, but not all."""
 
     def __init__(self) -> None:
-        # Index of the last sample that the lane takes from the container, by (container, lane).
+        # Index of the last sample in the epoch that the lane takes from the container, by (container, lane).
         self._ends: dict[tuple[int, int], int] = {}
 
     def read(self, containers: I64, lanes: I64, ends: I64) -> None:
-        """Note the runs of a batch's samples, given the containers, lanes and ``Samples.end`` of the samples."""
+        """Note which lanes read which containers, given container, lane and ``Samples.end`` of a batch's samples."""
         self._ends.update(zip(zip(containers.tolist(), lanes.tolist(), strict=True), ends.tolist(), strict=True))
 
     def leave(self, last: int) -> list[tuple[int, int]]:
-        """Forget the runs whose last sample is ``last`` or earlier, and return (container, lane) of each."""
+        """Forget and return the pairs (container, lane) whose last sample has the index ``last`` or less."""
         left = [run for run, end in self._ends.items() if end <= last]
         for run in left:
             del self._ends[run]
         return left
 
     def read_lanes(self, samples: Samples, inside: Bools, last: int) -> tuple[Samples, tuple[LeavingRun, ...]]:
-        """Mark samples whose lane this rank reads (``inside``) as IN_CONTAINER, all other samples as ALONE.
+        """Mark samples whose lane this rank reads, those ``inside``, as IN_CONTAINER, and all other samples as ALONE.
 
         Returns:
             The marked samples, and the containers that lanes leave after sample ``last``, the global batch's last.
@@ -112,7 +112,7 @@ class SourceRequest:
     Attributes:
         slots: int64 (n,), slots of the samples in the batch.
         plan: index in :attr:`TrainingSource.plans` of the plan for these samples.
-        leaving: containers that lanes leave after the batch.
+        leaving: containers that lanes (runs that batches mix) leave after the batch.
         weight: weight of the rank's batch, as in :attr:`picstore.train.batch.Batch.weight`; equal in all its requests.
     """
 
@@ -152,11 +152,11 @@ class Order(Protocol):
 
     @property
     def lanes(self) -> int:
-        """Number of lanes of each source."""
+        """Number of lanes (runs that batches mix) of each source."""
 
     @property
     def lanes_read(self) -> int:
-        """Number of lanes that this rank reads at a time, summed over all sources."""
+        """Number of lanes (runs that batches mix) that this rank reads at a time, summed over all sources."""
 
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
@@ -179,7 +179,7 @@ class Order(Protocol):
         """
 
     def with_lanes(self, lanes: int) -> Self:
-        """Return a copy with another number of lanes."""
+        """Return a copy of the order with another number of lanes (runs that batches mix)."""
 
 
 def skip_deleted(samples: Samples, dataset: Dataset) -> Samples:

@@ -320,7 +320,7 @@ class SetAside:
             records: index in the container of each sample's record; an index may occur more than once.
         """
         samples, earlier = len(records), self._waiting.get(key)
-        if earlier is not None:  # Another lane's records of this container have been set aside.
+        if earlier is not None:  # Records of the container were set aside for another lane (run of the dataset).
             records, samples = np.concatenate((earlier.records, records)), samples + earlier.samples
         records = np.unique(records)
         if not isinstance(container, Damage) and container.good[records].all():

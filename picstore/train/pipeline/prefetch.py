@@ -53,8 +53,8 @@ class ContainerUse:
     """
 
     size: int
-    lanes: set[int] = field(default_factory=set)  # Lanes that read the container for this batch.
-    done: set[int] = field(default_factory=set)  # Lanes that no longer need the container after this batch.
+    lanes: set[int] = field(default_factory=set)  # Lanes (runs of the dataset) that read it for the batch.
+    done: set[int] = field(default_factory=set)  # Lanes (runs of the dataset) that leave it after the batch.
     needed: bool = True
 
 
@@ -64,14 +64,15 @@ class _HeldContainer:
     size: int  # bytes in storage
     memory: int  # bytes in memory, an estimate until the container is read
     batches: int = 0  # Number of batches that have requested and not released the container.
-    lanes: set[int] = field(default_factory=set)  # Lanes that still read records of the container.
+    lanes: set[int] = field(default_factory=set)  # Lanes (runs of the dataset) that still read from it.
 
 
 class Prefetcher:
     """Reader and holder of the containers that lanes are reading or the next batches need, within a budget of bytes.
 
-    A container is held from the first batch that requests it until every lane that reads it is done with it and every
-    batch that requested it has released it. Batches request in order; any thread may release them in any order.
+    Lanes are the runs of the dataset that batches mix. A container is held from the first batch that requests it until
+    every lane that reads it is done with it and every batch that requested it has released it. Batches request in
+    order; any thread may release them in any order.
 
     The memory of an unread container is estimated as its stored size, times the ratio of memory to stored size of the
     source's containers read so far: below 1 if they are read in part. Crops of images of 12 megapixels are then made at
@@ -270,7 +271,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _end_epochs(self, uses: dict[ContainerKey, ContainerUse]) -> None:
-        """End the lanes of epochs before a batch's epoch, because ``drop_last`` may have left records there unread."""
+        """End the lanes (runs of the dataset) of earlier epochs, where ``drop_last`` may have left records unread."""
         earliest: dict[int, int] = {}
         for source, epoch, *_ in uses:
             earliest[source] = min(epoch, earliest.get(source, epoch))
@@ -320,7 +321,7 @@ def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> 
 
 
 def _container_lanes(samples: Samples) -> list[tuple[int, int]]:
-    """Return the distinct pairs (index of a container, lane that reads the container), in the order of the samples."""
+    """Return the distinct pairs (container, lane or run of the dataset that reads it) in the order of the samples."""
     inside = slice(None) if samples.held is None else samples.held == IN_CONTAINER
     container, lane = samples.container[inside], samples.lane[inside]
     _, firsts = np.unique(container * MAX_LANES + lane, return_index=True)

@@ -33,7 +33,7 @@ _Answer: TypeAlias = HostBatch | Exception | None  # None at the end.
 
 
 class ProcessSequence:
-    """Batches of an endless span, in order, made by loader processes from the first ``receive`` on.
+    """Endless sequence of batches, in order, made by loader processes from the first ``receive`` on.
 
     Args:
         processes: one or more processes, none of which is making batches.

@@ -40,7 +40,7 @@ _PIXELS_OF_BYTE = 12
 
 
 class RemoteSequence:
-    """Batches of an endless span, in order, made by remote workers, which ``close`` ends if they are ``owned``."""
+    """Endless sequence of batches, in order, made by remote workers, which ``close`` ends if they are ``owned``."""
 
     def __init__(self, workers: RemoteWorkers, span: Span, *, owned: bool = False) -> None:
         self._workers, self._cutter, self._owned = workers, SpanCutter(span), owned
@@ -164,7 +164,7 @@ class RemoteSequence:
                     break
 
     def _next_task(self) -> Task | None:
-        """Cut the next span off the sequence and return its task, or None if enough tasks are under way."""
+        """Return the task of making the sequence's next span of batches, or None if enough tasks are under way."""
         workers = self._workers.count
         if len(self._tasks) > 2 * workers:
             return None

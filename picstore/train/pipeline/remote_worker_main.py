@@ -92,7 +92,7 @@ class RemoteWorker:
             pipeline.close()
 
     def make(self, key: int) -> tuple[bytes, U8 | None]:
-        """Make the next batch of a span.
+        """Make the next batch of a span, which is a range of batches.
 
         Returns:
             A pickled RemoteMessage and the memory of its images; or a pickled error, and None.
@@ -118,7 +118,7 @@ class RemoteWorker:
         return pickle.dumps(message), memory
 
     def end(self) -> None:
-        """End all spans."""
+        """Stop making the batches of all spans."""
         self._end(set())
 
     def _end(self, kept: set[int]) -> None:

@@ -157,7 +157,7 @@ class PipelineRunner:
             self._workers.count = count
 
     def batches(self, span: Span) -> Delivery:
-        """Return a span's batches, not yet passed to callables: the batches kept for its position, or new batches."""
+        """Return the batches of a span, before callables: the batches kept for its first position, or new batches."""
         position = span.epoch, span.first
         begun, self._begun = self._begun, None
         if begun is not None:

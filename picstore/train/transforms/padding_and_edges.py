@@ -58,7 +58,7 @@ def invert_maps(matrix: F64) -> F64:
 
 
 def canvas_edges(matrix: F64, size: I64) -> F64:
-    """Return the four sides of canvases as edges, float64 (n, 4, 3), given maps of canvas pixels to source pixels."""
+    """Return canvases' four sides as ``Geometry.edges``, float64 (n, 4, 3), given maps of canvas to source pixels."""
     near = invert_maps(matrix)
     far = -near
     far[:, :, 2] += size
@@ -66,7 +66,7 @@ def canvas_edges(matrix: F64, size: I64) -> F64:
 
 
 def clip_edges(clip: I64, scale: F64) -> F64:
-    """Return the four sides of clips as edges, (n, 4, 3); ``scale``, (n, 2), is source pixels per canvas pixel."""
+    """Return clips' sides as ``Geometry.edges``, (n, 4, 3); ``scale``, (n, 2), is source pixels per canvas pixel."""
     axes = np.tile(np.eye(2), (len(clip), 1, 1))
     near = np.concatenate([axes, -clip[:, :2, None]], axis=2) / scale[:, :, None]
     far = np.concatenate([-axes, clip[:, 2:, None]], axis=2) / scale[:, :, None]
@@ -74,12 +74,12 @@ def clip_edges(clip: I64, scale: F64) -> F64:
 
 
 def open_edges(n: int, count: int) -> F64:
-    """Return ``count`` edges that hide nothing for each of ``n`` images: float64 (n, count, 3)."""
+    """Return ``count`` edges, as in ``Geometry.edges``, that hide nothing of ``n`` images: float64 (n, count, 3)."""
     return np.tile(np.array([0.0, 0.0, 1.0]), (n, count, 1))
 
 
 def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
-    """Append, to each image's k ``edges`` (n, k, 3), its four ``sides()`` (n, 4, 3) if it is chosen, else open edges.
+    """Append to each image's ``Geometry.edges`` (n, k, 3) its four ``sides()`` (n, 4, 3) if chosen, else open edges.
 
     If no image is chosen, return ``edges`` unchanged.
     """
@@ -89,7 +89,7 @@ def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
 
 
 def edges_on_output(edges: F64, matrix: F64) -> F64:
-    """Map edges to output coordinates; their unit is the pixel of the output or of the canvas, whichever is larger."""
+    """Map ``Geometry.edges`` to output coordinates, with distances in pixels of output or canvas, the larger ones."""
     if not edges.shape[1]:
         return edges
     full = np.zeros((len(matrix), 3, 3))
@@ -100,7 +100,7 @@ def edges_on_output(edges: F64, matrix: F64) -> F64:
 
 
 def hides_pixels(edges: F64, size: I64) -> Bools:
-    """Return whether any of an output's edges hides any of its pixels, at least in part: bool (n,)."""
+    """Return whether any of an output's edges (half-planes) hides any of its pixels, at least in part: bool (n,)."""
     if not edges.shape[1]:
         return np.zeros(len(edges), dtype=np.bool_)
     a, b, c = np.moveaxis(edges, 2, 0)
