@@ -44,8 +44,8 @@ _SAMPLINGS, _ALIGNMENT = len(layout.SAMPLINGS), layout.ALIGNMENT
 # Offsets in a container's header of the checksums of index, segment table and payload; then of the checksum of the
 # extras.
 _SUMS, _EXTRAS_CRC = (32, 36, 44), 40
-# Results for sound containers without extras, and with extras. The caller must still check the size that the extras'
-# frame states.
+# Results of the kernel for a sound container without extras, and with extras. In the second case, the caller must still
+# check the size that the extras' frame states.
 _SOUND, _EXTRAS = 1, 2
 
 

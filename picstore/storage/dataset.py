@@ -59,8 +59,9 @@ class Dataset(Sequence[Record]):
 
     Args:
         path: the dataset's directory, or its URL in an object store, such as ``s3://bucket/train``.
-        root: folder of an index's images. By default the folder that the index names, if that folder lies in the
-            index's folder or this user made the index; see docs/index-in-place.md.
+        root: folder of the images of an index, which is a dataset that refers to images in their files. By default the
+            folder that the index names, if it lies in the index's folder or this user made the index; see
+            docs/index-in-place.md.
         cache: local folder that keeps the containers read from a remote dataset. Processes and datasets may share the
             folder. ``ds[i]`` reads single records, not whole containers, and does not use the cache.
         cache_limit: maximum bytes of the cache folder, as a number or a string such as ``"50GiB"``.
@@ -318,9 +319,9 @@ class Dataset(Sequence[Record]):
         return self._edits.labels(ids, labels)
 
     def column(self, name: str) -> Column:
-        """Return the column called ``name``, read or, in a local folder, mapped on first use.
+        """Return the column called ``name``, read (or, in a local folder, mapped) on first use.
 
-        Raise UsageError if unknown.
+        Raise UsageError if there is no such column.
         """
         return self._edits.column(name)
 

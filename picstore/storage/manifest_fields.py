@@ -16,7 +16,7 @@ from picstore.storage.format.layout import MAX_ATTACHMENTS, MAX_FILE
 from picstore.storage.format.maps import MapSpec
 from picstore.storage.location.resolve import EDITS, INDEX
 
-# Largest nesting depth of values that have no check of their own; copying, printing and comparing such values recurse.
+# Largest nesting depth of a manifest's values without a check of their own; copying and comparing such values recurse.
 MAX_DEPTH = 32
 
 Check: TypeAlias = Callable[[Any], None]

@@ -43,8 +43,8 @@ _FIRST_READ = 4096
 # Largest share of a container to read first in order to get its tables, unless _FIRST_READ is larger. The tables of a
 # container of photographs take about 1 % of it.
 _MAX_TABLES_SHARE = 1 / 64
-# Bytes of tables to keep in memory, for about 4,000 containers; row ends computed from the tables take half as much
-# again. Tables are never evicted, because an epoch reads all tables once, so newer tables would evict each other.
+# Bytes of containers' tables to keep in memory, for about 4,000 containers; row ends computed from them take half as
+# much again. Tables are never evicted, because an epoch reads all tables once: newer tables would evict each other.
 _KEPT_BYTES = 64 << 20
 
 
@@ -125,7 +125,7 @@ def plan_reads(
     checksums are read whole; images of which no row is needed are not read.
 
     Args:
-        containers: containers with sound tables.
+        containers: containers without payload, in which index, segment table and extras are sound.
         wanted: for each container bool (n,), the records to read.
         attachments: whether to read attachments too.
 
@@ -291,7 +291,7 @@ class TableReader:
         Containers that are damaged or cannot be read are left out; the caller then reads them whole.
 
         ``places`` maps each container's number to its file and position. ``unpack`` builds a container from its number,
-        tables and header. A container's ``read_size`` is 0 if its tables were in memory already.
+        these bytes and its header. A container's ``read_size`` is 0 if these bytes were in memory already.
         """
         begun = {number: self._begin(number, path) for number, (path, _) in places.items() if number not in self._kept}
         found = {}
@@ -335,7 +335,7 @@ class TableReader:
         return tables, header
 
     def _keep(self, number: int, tables: Container) -> None:
-        """Keep a container's tables in memory, unless all kept tables would then exceed _KEPT_BYTES.
+        """Keep a container without its payload in memory, unless all those kept would then exceed _KEPT_BYTES.
 
         There is no lock, because it might stay locked after a fork; if two threads race, the sum of bytes is slightly
         too low.

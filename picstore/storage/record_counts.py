@@ -165,7 +165,7 @@ def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) ->
 
 
 def counts_of_same_labels(root: Location, manifest: Manifest, origin: str) -> RecordCounts | None:
-    """Return the counts of version ``origin``; None if unreadable, or if ``manifest`` has other records or labels."""
+    """Return counts of version ``origin``; None if they are unreadable or ``manifest`` has other records or labels."""
     with contextlib.suppress(NotADataset, Damage, UnsupportedVersion, UsageError):
         earlier = read_manifest(root, origin)
         if _labels_origin(earlier) == _labels_origin(manifest):

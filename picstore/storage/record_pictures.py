@@ -119,7 +119,7 @@ def _open_image(data: bytes) -> ImageFile.ImageFile:
 
 
 def _objects_of(extra: Any) -> Objects:
-    with contextlib.suppress(ImageError):  # The fields are malformed, which a loader will report.
+    with contextlib.suppress(ImageError):  # The target fields are malformed, which a loader will report.
         return read_objects(extra)
     return Objects()
 

@@ -61,7 +61,7 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
     manifest = read_manifest(root)
     if manifest.references is not None:
         raise UsageError(f"{root} is an index, which takes no images; convert it, and append to that")
-    _join_classes(manifest, listing)  # Raises UsageError, if classes do not fit, before any input is converted.
+    _join_classes(manifest, listing)  # Raise UsageError before any input is converted, if classes do not fit.
     job = Job.describe(root, listing, options)
     settings = {name: value for name, value in job.settings.items() if name not in ("verb", "dedupe")}
     found = resumable_job.find_job(root, {"verb": "append", **settings}, resume=resume)
@@ -121,7 +121,7 @@ def _publish_append(
 ) -> Manifest:
     """Publish a manifest that adds an append's files; raise Conflict if another edit is published at the same moment.
 
-    ``count(fields=…, relabel=…)`` returns the record counts of the new files; see ``join_row_counts``.
+    ``count`` is a function that returns the record counts of the new files, with the keywords of ``join_row_counts``.
     """
     root, dataset, names = job.root, Dataset(job.root), job.saved["classes"]
     old = dataset.manifest

@@ -86,7 +86,7 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def describe(self, outline: Outline) -> Any:
-        """Return what :meth:`divide` needs to know about a record (usually its size in bytes), in a worker process."""
+        """Return, in a worker process, what :meth:`divide` needs to know about a record: usually its size in bytes."""
 
     def divide(self, described: Sequence[Any]) -> list[Part]:
         """Divide the records, described by :meth:`describe`, into parts, by default of about ``shard_size`` bytes."""

@@ -76,7 +76,7 @@ POLICY = Path(__file__).parent / "imagemagick_policy"
 _CONFIGURE_PATH = "MAGICK_CONFIGURE_PATH"
 _CODER, _DELEGATE, _PATH = 1, 2, 4  # values of PolicyDomain in MagickCore/policy.h
 _READ, _EXECUTE = 1, 4  # values of PolicyRights
-# Rights that the policy must deny: external programs, other files, and coders that name files or addresses.
+# Rights that the policy must deny: to start programs, to read any file, and to use coders that read files or URLs.
 _FORBIDDEN = (
     (_DELEGATE, _EXECUTE, "any"),
     (_PATH, _READ, "/any"),

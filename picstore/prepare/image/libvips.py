@@ -162,7 +162,8 @@ def require_mozjpeg() -> Any:
         raise missing_extra("--encoder mozjpeg needs libvips", "mozjpeg")
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32), dtype=np.uint8))
     one, other = (_encode(pyvips, noise, quality=50, subsampling="444", trellis=trellis) for trellis in (True, False))
-    if one == other:  # Equal results mean that libjpeg-turbo is built in, which ignores the option.
+    # Equal results mean that libvips is built with libjpeg-turbo, which ignores trellis quantization.
+    if one == other:
         raise missing_extra("--encoder mozjpeg needs a libvips that is built with mozjpeg", "mozjpeg")
     return pyvips
 

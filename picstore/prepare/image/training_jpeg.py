@@ -99,7 +99,8 @@ def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list
                 made[k] = str(error)
                 continue
             if source.rfind(_END, header.length) < 0:
-                made[k] = "damaged JPEG: its end is missing"  # Pillow will decide whether the JPEG is truncated.
+                # Re-encoding the JPEG will fail if image data is missing too.
+                made[k] = "damaged JPEG: its end is missing"
             elif _fits_unchanged((header.width, header.height), settings):
                 parsed[k] = source, segments, header
     for k, transcoded in zip(parsed, transcode_all(parsed.values()), strict=True):

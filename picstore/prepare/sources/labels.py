@@ -116,7 +116,7 @@ class LabelFields:
         self._fields: dict[str, None] = {}
 
     def choose(self, fields: Collection[str], *, only: Sequence[str] = ()) -> str | None:
-        """Return a file's label field: the user's, else one with a usual name, else the only field in ``only``."""
+        """Return a file's label field: the user's, else one with a usual name, else the only member of ``only``."""
         chosen = self._given if self._given in fields else None
         if self._given is None:
             chosen = usual_field(fields, LABEL_FIELDS) or (only[0] if len(only) == 1 else None)

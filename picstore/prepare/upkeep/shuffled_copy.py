@@ -55,7 +55,7 @@ EXTENT = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class FileTask:
-    """Task to write one file of the copy, with the permuted records of some containers.
+    """Task to write one file of the shuffled copy, with the permuted records of some containers of the dataset.
 
     Attributes:
         extents: byte ranges of the containers, EXTENT (containers,); ``file`` is a file number in stream

@@ -96,7 +96,7 @@ class Container:
 
     def addresses(self) -> tuple[int, int]:
         """Return the addresses of ``buffer`` and ``segment_table`` for kernels; 0 if the table is damaged or empty."""
-        # Kept, because every batch needs the addresses, and NumPy takes 2 µs to return them.
+        # The addresses are kept, because every batch needs them, and NumPy takes 2 µs to return them.
         if self._addresses is None:
             table = self.segment_table
             tables_at = 0 if table is None or not len(table) else table.ctypes.data
@@ -149,7 +149,7 @@ class Container:
     def without_payload(self) -> Container:
         """Copy the container without its payload, so that another part of the payload can be read into the copy.
 
-        The copy shares the index and all other tables with the original.
+        The copy shares the index, attachment table, segment table and extras with the original.
         """
         container = replace(self, read=None, good=self.good.copy(), damage=[*self.damage], causes={**self.causes})
         container._extras = self._extras
