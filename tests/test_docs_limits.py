@@ -23,11 +23,11 @@ LIMITS = {
     "audit.md": 702,
     "benchmarks.md": 2484,
     "cli.md": 4104,
-    "comparison.md": 1620,
+    "comparison.md": 1350,
     "compatibility.md": 810,
     "convert.md": 1300,
     "decisions.md": 1512,
-    "demo/index.md": 378,
+    "demo/index.md": 310,
     "design.md": 1870,
     "distributed.md": 1188,
     "editing.md": 1350,
@@ -38,7 +38,7 @@ LIMITS = {
     "gpu.md": 1080,
     "imagenet.md": 350,
     "index-in-place.md": 880,
-    "index.md": 400,
+    "index.md": 330,
     "large-images.md": 1000,
     "loops.md": 900,
     "map.md": 810,
@@ -49,8 +49,7 @@ LIMITS = {
     "order-batches.md": 800,
     "order.md": 1440,
     "performance.md": 900,
-    "reference/loader.md": 1180,
-    "reference/processes.md": 918,
+    "reference/loader.md": 1820,
     "reference/python.md": 600,
     "reference/transforms.md": 1640,
     "reliability.md": 1000,
@@ -63,10 +62,10 @@ LIMITS = {
     "targets.md": 860,
     "training.md": 1370,
     "transforms.md": 1420,
-    "tutorial.md": 756,
-    "view.md": 1510,
+    "tutorial.md": 710,
+    "view.md": 1180,
 }
-TOTAL = 60_036
+TOTAL = 59_000
 
 
 class Nav(yaml.SafeLoader):  # type: ignore[misc]
