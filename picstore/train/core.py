@@ -69,7 +69,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
 
     Args:
         options: options of a Loader; the options of the order may be missing.
-        callables: callables for each stage of the order, applied to every batch on its device.
+        callables: callables for each stage of the training, applied to every batch on its device.
         whole_epochs: whether an iteration after one that was broken off begins the next epoch, not the next batch.
 
     Attributes:

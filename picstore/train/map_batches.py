@@ -149,7 +149,7 @@ def make_map_job(
 def map_parts(
     job: MapJob, parts: Sequence[tuple[int, ...]], *, threads: int, on_progress: ProgressCallback
 ) -> Iterator[PartValues]:
-    """Yield the values of each part in turn; other threads make batches in advance, and this one calls the function.
+    """Yield the values of each part in turn; other threads make batches in advance, this thread calls the function.
 
     Args:
         parts: indices of the containers of each part.

@@ -107,7 +107,7 @@ def _read_torch(path: Path) -> Any:
 
 
 def join_workers(states: list[Found]) -> tuple[list[Found], str]:
-    """Keep only the least advanced of the states of a DataLoader's workers, because all steps before it are done.
+    """Keep only the least advanced state of each DataLoader's workers, because all steps before that state are done.
 
     Returns:
         The kept states; and a remark if the states of some workers are missing, otherwise "".

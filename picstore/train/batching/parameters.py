@@ -79,7 +79,8 @@ def draw_geometry(
         boxes: float64 (n, m, 4), boxes of each image's m objects, for transforms that need them.
 
     Returns:
-        The geometry, view after view, and the random generators, from which color transforms draw their numbers next.
+        The geometry of the first view of all images, then of the second, and so on; and the random generators, from
+        which color transforms draw their numbers next.
 
     Raises:
         UsageError: a transform refuses an image.

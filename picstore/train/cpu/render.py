@@ -167,7 +167,7 @@ def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64, interpolation: int
     """Resample an image's visible part to the output's scale.
 
     Returns:
-        The smaller pixels, and the matrix and clip in units of these pixels.
+        The smaller pixels, and ``matrix`` and ``clip`` in units of these pixels.
     """
     height, width = pixels.shape[:2]
     low, high = np.maximum(reach[:2], 0), np.minimum(reach[2:], (width, height))

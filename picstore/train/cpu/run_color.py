@@ -41,7 +41,8 @@ def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: Ou
 
     Args:
         program, slot: color program of the batch, and index of the image.
-        image: uint8 (3, H, W), C-contiguous, overwritten; may be ``out``, with any strides if the program is empty.
+        image: uint8 (3, H, W), C-contiguous, overwritten; may be ``out``, and need not be contiguous then if the
+            program is empty.
         out: (3, H, W), any strides: uint8, float32, or 16-bit floats or their bits; ``image`` or separate memory.
         dtype: dtype of the values in ``out``.
 

@@ -93,7 +93,7 @@ def decode_tiles(
     """Queue the decoding of the tiles of one or several batches on the current stream of a device.
 
     Args:
-        tables: tables of each batch, which must not change before ``DecodeStatus.wait`` has returned.
+        tables: segment tables of each batch, which must not change before ``DecodeStatus.wait`` has returned.
         device: a GPU, or the CPU with Triton's interpreter.
         locked: for each batch, whether its tables' block is page-locked; a copy is page-locked for any other block.
 

@@ -50,8 +50,8 @@ def make_tables(codes, places, images, tables, LANES: tl.constexpr):
             the image's words hold.
         places: int32, the descriptions of each image's 4 tables, (4, 4), which begin at the index that the image's
             words hold.
-        images: int64 (n, IMAGE_WORDS), words of the images.
-        tables: int32, receives the entries.
+        images: int64 (n, IMAGE_WORDS), words of the images, see ``jpeg/gpu_segment_layout.py``.
+        tables: int32, receives the tables' entries.
         LANES: number of entries to compute at once.
     """
     image = images + (tl.program_id(0) // _PER_IMAGE).to(tl.int64) * _WORDS
@@ -99,8 +99,8 @@ def decode_segments(
 
     Args:
         data: uint8, the streams, each of which begins at a multiple of 4 bytes.
-        segments: int32, rows of PART_WORDS, which begin at the indices that the images' words hold.
-        images: int64 (n, IMAGE_WORDS), words of the images.
+        segments: int32, a row of PART_WORDS for each part; rows begin at indices that the images' words hold.
+        images: int64 (n, IMAGE_WORDS), words of the images, see ``jpeg/gpu_segment_layout.py``.
         tables: int32, results of ``make_tables``.
         coefficients: int16 (blocks, 64), zeros; receives each block's coefficients in zigzag order.
         status: int32 (n,), zeros; receives the errors of each image's segments.

@@ -28,7 +28,7 @@ def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, 
     """Compute the samples of LANES blocks of an image; the grid is (programs for the largest image, images).
 
     Args:
-        images: int64 (n, IMAGE_WORDS), words of the images.
+        images: int64 (n, IMAGE_WORDS), words of the images, see ``jpeg/gpu_segment_layout.py``.
         coefficients: int16 (blocks, 64), results of ``gpu_huffman.decode_segments``.
         quantization: int16 (tables, 64), in zigzag order.
         planes: uint8, receives the samples of all components.

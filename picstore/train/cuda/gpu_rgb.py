@@ -19,7 +19,7 @@ def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     A lane computes four adjacent pixels, so rows must begin at multiples of four bytes.
 
     Args:
-        images: int64 (n, IMAGE_WORDS), words of the images.
+        images: int64 (n, IMAGE_WORDS), words of the images, see ``jpeg/gpu_segment_layout.py``.
         planes: uint8, results of ``gpu_inverse_dct.inverse_dct``.
         pixels: uint8, receives planes of red, green and blue.
         ROWS, COLUMNS: height of a program's tile in pixels, and its width in lanes.

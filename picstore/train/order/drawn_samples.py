@@ -88,7 +88,7 @@ class _Source:
     """Samples of one dataset, epoch after epoch.
 
     Attributes:
-        live: records of the dataset.
+        live: live records of the dataset, which are the records that are not deleted.
         records: number of samples in an epoch.
         taken: number of samples of an epoch that batches take; the samples after them are left out.
         seed, lanes, shuffle, weights: arguments that determine the order of an epoch.

@@ -93,8 +93,8 @@ def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, world_siz
     """Divide the ``count`` samples of a bucket into global batches: the same sizes in all epochs, in different orders.
 
     Args:
-        sizes: size of a global batch for each plan. If there are several plans, the first key draws a plan for each
-            batch until the samples are used up, and the second key permutes the drawn plans.
+        sizes: size of a global batch for each plan (list of transforms). If there are several, the first key draws a
+            plan for each batch until the samples are used up, and the second key permutes the drawn plans.
         keys: a key that all epochs share, and a key of the epoch.
         world_size: number of ranks that share a batch.
         drop_last: whether to leave out samples that do not fill a batch.

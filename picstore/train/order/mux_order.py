@@ -29,7 +29,7 @@ def source_seed(seed: int, number: int) -> int:
 
 @dataclass(frozen=True)
 class MuxSchedule:
-    """Schedule of the number of samples that each source gives to a global batch; the numbers change at ``steps``.
+    """Schedule of the number of samples that each source (dataset) gives to a global batch; it changes at ``steps``.
 
     Attributes:
         steps: index of the first global batch with each of the ``counts``; ascending from 0.

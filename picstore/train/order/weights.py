@@ -22,9 +22,9 @@ from picstore.storage.dataset import Dataset
 from picstore.train.order.epoch_order import Samples
 
 _TICKS = 30  # A share of one sample is 2**30 ticks.
-# Fractional part of the golden ratio, in ticks. Because the number is odd, 2**30 epochs have different offsets.
+# About 2**30 times the fractional part of the golden ratio. It is odd, so that 2**30 epochs have different offsets.
 _GOLDEN = 663_608_941
-# Maximum number of samples, and of records, which keeps sums of ticks within 63 bits.
+# Maximum number of samples, and of records, which keeps sums of shares in ticks within 63 bits.
 _MAX_SAMPLES = 1 << 31
 # Largest binary exponent of a weight, which keeps the sum of 2**31 weights, and 2**61 ticks divided by it, finite.
 _MAX_EXPONENT = 512
@@ -34,11 +34,11 @@ _CHUNK = 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class RecordShares:
-    """Shares of a dataset's records in an epoch of ``samples`` samples, in ticks; each epoch rounds a share up or down.
+    """Shares of a dataset's records in an epoch of ``samples`` samples; each epoch rounds a share up or down.
 
     Attributes:
         starts: int64 (containers + 1,), number of live records before each container.
-        bounds: int64 (containers + 1,), ticks of all records before each container.
+        bounds: int64 (containers + 1,), sum of shares before each container, in ticks of 2**-30 samples.
         copies: maximum number of samples of one record in an epoch.
         digest: hash of the shares, 16 hexadecimal digits.
         weights: weights of the records; None if all records have the same share.
@@ -122,11 +122,11 @@ class RecordShares:
         return begin - ((self.bounds[containers] + offset) >> _TICKS), end - begin
 
     def _ticks(self, containers: I64) -> tuple[I64, I64, I64]:
-        """Return, for each record of some containers, the sums of shares before the record and up to its end, in ticks.
+        """Sum up shares for the records of some containers.
 
         Returns:
             Three arrays: for each container, the index of its first record in the other two; for each record, the sum
-            of the shares before it; and the sum up to its end.
+            of all shares before it, in ticks of 2**-30 samples; and the sum up to its end.
         """
         lengths = self.starts[containers + 1] - self.starts[containers]
         first = np.cumsum(lengths) - lengths
@@ -150,7 +150,7 @@ class RecordWeights:
         values: float64, the distinct weights; None if ``weights`` are the weights themselves.
         sums: float64 (containers + 1,), sum of the weights before each container.
         total: sum of all weights.
-        whole: sum of all records' shares, in ticks.
+        whole: sum of all records' shares, in ticks of 2**-30 samples.
     """
 
     weights: Array
@@ -160,7 +160,7 @@ class RecordWeights:
     whole: int
 
     def ticks(self, containers: I64, records: I64, lengths: I64) -> tuple[I64, I64]:
-        """Return the sum of all shares before each record, and the sum up to the record's end: int64 (n,), in ticks.
+        """Return the sum of all shares before each record, and that up to its end, int64 (n,) in 2**-30 samples.
 
         ``records`` are the records of ``containers``, each of which has ``lengths`` records.
         """
@@ -172,13 +172,13 @@ class RecordWeights:
         return ticks[:, :-1][inside], ticks[:, 1:][inside]
 
     def to_ticks(self, sums: F64) -> I64:
-        """Convert sums of weights to sums of shares, rounded to ticks."""
+        """Convert sums of weights to sums of shares, rounded to ticks of 2**-30 samples."""
         ticks = np.minimum(np.rint(sums * (self.whole / self.total)), self.whole).astype(np.int64)
         ticks[sums == self.total] = self.whole
         return ticks
 
     def summarize(self, samples: int) -> tuple[int, str]:
-        """Return the largest share, in ticks, and a hash of all shares in epochs of ``samples`` samples."""
+        """Return the largest share, in 2**-30 samples, and a hash of all shares in epochs of ``samples`` samples."""
         hashed, weight, largest = hashlib.sha256(str(samples).encode()), 0.0, 0
         for start in range(0, len(self.weights), _CHUNK):
             sums = np.cumsum(np.append(weight, _look_up(self.weights[start : start + _CHUNK], self.values)))
@@ -265,6 +265,6 @@ def _look_up(weights: Array, values: Array | None) -> F64:
 
 
 def _equal_ticks(records: I64, samples: int, count: int) -> I64:
-    """Return the sum of the shares before each of ``records``, in ticks rounded down, if all shares are equal."""
+    """Return the sum of equal shares before each of ``records``, rounded down to ticks of 2**-30 samples."""
     each, rest = divmod(samples << _TICKS, count)
     return records * each + records * rest // count
