@@ -234,7 +234,7 @@ class ContainerReader:
         if self._references is not None:
             return self._read_references(number, self._references, wanted=wanted)
         tables = self.index(number)
-        if tables.read is None:  # The container's index is damaged, so ``index`` has read the whole container.
+        if tables.read is None:  # The container's header is damaged, so ``index`` has read the whole container.
             return tables
         if attachments:
             _ = tables.extras  # Decompress the extras for later records too.

@@ -125,7 +125,7 @@ def plan_reads(
     checksums are read whole; images of which no row is needed are not read.
 
     Args:
-        containers: containers without payload, in which index, segment table and extras are sound.
+        containers: containers in memory without their payloads, such as :class:`TableReader` returns.
         wanted: for each container bool (n,), the records to read.
         attachments: whether to read attachments too.
 

@@ -255,7 +255,7 @@ def _read_fragment(root: Location, row: int) -> bytes:
 
 
 def copy_fragment(source: Location, target: WritableLocation, row: int) -> None:
-    """Copy the ledger fragment of a row of the job to another unfinished dataset, which declares the row finished."""
+    """Copy the ledger fragment of a row of the job to another dataset; call this last: it declares the row finished."""
     (target / UNFINISHED / _fragment_name(row)).write(next(read_fragments(source, [row])))
 
 

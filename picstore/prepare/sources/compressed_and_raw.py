@@ -96,7 +96,7 @@ def _decompress(codec: str, packed: bytes, limit: int) -> bytes:
 
 
 def read_compressed(source: Input) -> bytes:
-    """Read an input that lies in a compressed block, given by ``key``, at ``offset`` in the decompressed bytes."""
+    """Read an input that lies in the compressed block that ``Input.key`` states, at ``offset`` after decompression."""
     codec, *numbers = _KEY.unpack(source.key)
     block = CompressedBlock(codec.rstrip(b"\0").decode(), *numbers)
     return decompress_block(source.path, block, source.version).read(source.offset, source.size)

@@ -97,7 +97,7 @@ def take_label(extra: dict[str, Any], field: str | None) -> Label:
 
 
 def usual_field(fields: Collection[str], usual: Sequence[str]) -> str | None:
-    """Return the field whose name, ignoring case and outer blanks, comes first in ``usual``; None if none is there."""
+    """Return the field whose name, ignoring case and outer blanks, comes first in ``usual``; None if no field does."""
     by_lower = {name.strip().lower(): name for name in reversed(list(fields))}
     return next((by_lower[name] for name in usual if name in by_lower), None)
 
