@@ -8,9 +8,11 @@ import io
 import os
 import re
 import struct
+import tempfile
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pytest
@@ -190,3 +192,31 @@ def dng(image: Image.Image) -> bytes:
     out = io.BytesIO()
     tifffile.imwrite(out, mosaic, photometric="CFA", metadata=None, extratags=tags)
     return out.getvalue()
+
+
+def exr(values: np.ndarray, names: str | tuple[str, ...] = "Y", *, parts: int = 1, **attributes: object) -> bytes:
+    """An OpenEXR file that OpenImageIO writes: values (h, w, channels) and the channels' names, in any order."""
+    require(importlib.util.find_spec("OpenImageIO"), "OpenImageIO")
+    import OpenImageIO
+
+    kind = {"f2": "half", "f4": "float", "u4": "uint"}[values.dtype.str[1:]]
+    spec = OpenImageIO.ImageSpec(values.shape[1], values.shape[0], values.shape[2], kind)
+    spec.channelnames = tuple(names)
+    for name, value in attributes.items():
+        if name in type(spec).__dict__:
+            setattr(spec, name, value)
+        else:
+            spec.attribute(name, value)
+    with tempfile.NamedTemporaryFile(suffix=".exr") as file:
+        writer: Any = OpenImageIO.ImageOutput.create(file.name)
+        assert writer.open(file.name, (spec,) * parts), writer.geterror()
+        for part in range(parts):
+            assert part == 0 or writer.open(file.name, spec, "AppendSubimage"), writer.geterror()
+            if spec.deep:
+                samples = OpenImageIO.DeepData()
+                samples.init(values[:, :, 0].size, spec.nchannels, (spec.format,) * spec.nchannels, spec.channelnames)
+                assert writer.write_deep_image(samples), writer.geterror()
+            else:
+                assert writer.write_image(np.ascontiguousarray(values)), writer.geterror()
+        assert writer.close()
+        return Path(file.name).read_bytes()

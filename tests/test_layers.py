@@ -92,6 +92,7 @@ HEAVY = {
     "pyarrow": {"prepare", "storage"},
     "duckdb": {"storage"},
     "resvg_py": {"prepare"},
+    "OpenImageIO": {"prepare"},
     "h5py": {"prepare"},
     "lmdb": {"prepare"},
     "ray": {"prepare"},

@@ -93,6 +93,7 @@ CASES: list[tuple[str, str, list[str]]] = [
             "picstore export DATASET OUT --format folder --engine ray",
         ],
     ),
+    ("exr", "OpenImageIO", ["picstore convert SOURCES/exr OUT --map 'depth=*.exr'"]),
 ]
 # Runs each argument, and prints its exit code and what it wrote to stderr.
 RUN = """
@@ -142,6 +143,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "data.mdb": bytes(8192),
         "yolo/data.yaml": b"names: [cat]\n",
         "yolo/images/a.jpg": jpeg(1),
+        "exr/a.jpg": jpeg(1),
+        "exr/a.exr": b"\x76\x2f\x31\x01",
         "yolo/labels/a.txt": b"0 0.5 0.5 0.2 0.2\n",
     }
     for name, data in sources.items():
@@ -166,7 +169,7 @@ def run_without(folder: Path, tmp_path: Path) -> Run:
 
 
 # Numbers of CASES whose modules can be hidden at once, as a process costs a second.
-TOGETHER = [[6], [0], [1], [2, 5, 7, 8, 9, 12, 14, 15, 16], [3, 4, 10], [11, 13]]
+TOGETHER = [[6], [0], [1], [2, 5, 7, 8, 9, 12, 14, 15, 16, 17], [3, 4, 10], [11, 13]]
 
 
 @pytest.mark.parametrize("numbers", slow_except([[6]], TOGETHER))

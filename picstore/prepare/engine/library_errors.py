@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 
-from picstore.errors import ImageError
+from picstore.errors import ImageError, MissingDependency
 
 _MAX_CHARACTERS = 100
 
@@ -70,7 +70,7 @@ def foreign_errors(context: str) -> Iterator[None]:
     """
     try:
         yield
-    except ImageError:
+    except (ImageError, MissingDependency):
         raise
     except MemoryError as error:
         raise ImageError(f"{context}: not enough memory") from error

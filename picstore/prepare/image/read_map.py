@@ -1,8 +1,12 @@
-"""Maps (values on an image's pixels): read exactly from PNG, TIFF and NumPy files, and transformed with the image."""
+"""Maps (values on an image's pixels), read exactly from PNG, TIFF, OpenEXR and NumPy files.
+
+Maps are rotated and resized as their images are.
+"""
 
 from __future__ import annotations
 
 import io
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +14,7 @@ import numpy as np
 from PIL import UnidentifiedImageError
 
 from picstore.arrays import Array
-from picstore.errors import ImageError
+from picstore.errors import ImageError, missing_extra
 from picstore.prepare.engine.library_errors import foreign_errors
 from picstore.prepare.image.exif_orientation import CoordinateMap, read_orientation
 from picstore.prepare.image.size_limits import check_size, open_by_pillow
@@ -18,6 +22,7 @@ from picstore.prepare.image.tiff import STARTS, read_samples
 from picstore.storage.format.maps import MAGIC, MapSpec, can_hold, decode_map, encode_map, read_form
 
 _PNG, _NPY, _EXR = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY", b"\x76\x2f\x31\x01"
+_SHOWN = 8  # Largest number of channels that a message lists.
 _WITH_ALPHA = ("PNG", "WEBP", "TIFF", "GIF", "BMP", "ICO")  # Formats of images whose alpha ``read_alpha`` reads.
 # Largest number of pixels of a map. It equals the default limit for images, because a map has the size of its image.
 _MAX_PIXELS = 1 << 28
@@ -123,7 +128,12 @@ def as_values(values: Array) -> Array:
 
 
 def read_values(data: bytes) -> Array:
-    """Read the values of a map file exactly, as (h, w, channels); raise ImageError if this is not possible."""
+    """Read the values of a map file exactly, as (h, w, channels).
+
+    Raises:
+        ImageError: the file is not a map, is damaged, or cannot be read exactly.
+        MissingDependency: OpenImageIO, which OpenEXR files need, is not installed.
+    """
     with foreign_errors("cannot be read as a map"):
         if data.startswith(_PNG):
             return as_values(_read_png(data))
@@ -131,11 +141,11 @@ def read_values(data: bytes) -> Array:
             return as_values(read_samples(data, max_pixels=_MAX_PIXELS))
         if data.startswith(_NPY):
             return as_values(_read_npy(data))
+        if data.startswith(_EXR):
+            return as_values(_read_exr(data))
         if data.startswith(MAGIC):  # ``picstore export`` wrote this map.
             return decode_map(data)
-    if data.startswith(_EXR):
-        raise ImageError("is an OpenEXR file, which is not read: write .npy, or TIFF of 32-bit floats")
-    raise ImageError("is not a PNG, TIFF or .npy file, which maps are read from")
+    raise ImageError("is not a PNG, TIFF, OpenEXR or .npy file, which maps are read from")
 
 
 def read_alpha(data: bytes, dtype: str) -> Array | None:
@@ -208,3 +218,52 @@ def _read_npy(data: bytes) -> Array:
     flat = np.frombuffer(data, dtype, offset=file.tell()).astype(dtype.newbyteorder("="))
     values: Array = flat.reshape(shape, order="F" if is_fortran else "C")
     return values
+
+
+def _read_exr(data: bytes) -> Array:
+    """Read an OpenEXR file of one part: half as float16, float as float32, uint as uint32.
+
+    The channels must be one channel of any name, or the first of R, G, B, A or of X, Y, Z, W, in one layer. The values
+    have this order, whereas the file sorts its channels by name.
+    """
+    try:
+        import OpenImageIO
+    except ImportError as error:
+        raise missing_extra("an OpenEXR file needs OpenImageIO", "exr") from error
+    # OpenImageIO's Python functions read from paths only.
+    with tempfile.NamedTemporaryFile(prefix="picstore-", suffix=".exr") as file:
+        file.write(data)
+        file.flush()
+        reader = OpenImageIO.ImageInput.open(file.name)
+        if reader is None:
+            raise OSError(OpenImageIO.geterror().replace(f" ({file.name})", ""))
+        spec = reader.spec()
+        check_size(spec.width, spec.height, max_pixels=_MAX_PIXELS)
+        if spec.deep or spec.get_int_attribute("oiio:subimages", 1) > 1:
+            raise ImageError("is a deep OpenEXR file or one of several parts; write one flat part")
+        display = spec.full_x, spec.full_y, spec.full_width, spec.full_height
+        if (spec.x, spec.y, spec.width, spec.height) != display:
+            raise ImageError("is an OpenEXR file whose data window is not its display window; write all pixels")
+        order = _exr_order(list(spec.channelnames))
+        formats = {str(each) for each in spec.channelformats} or {str(spec.format)}
+        if not formats <= {"half", "float"} and formats != {"uint"}:
+            raise ImageError("is an OpenEXR file of integers and floats; write channels of one type")
+        values = reader.read_image(0, 0, 0, spec.nchannels, OpenImageIO.UNKNOWN)
+        if values is None:
+            raise OSError(reader.geterror())
+    return np.asarray(values)[:, :, order]
+
+
+def _exr_order(names: list[str]) -> list[int]:
+    """Return the indices of a map's channels in their order; raise ImageError if the names do not state an order."""
+    if len(names) == 1:
+        return [0]
+    layers = {name.rpartition(".")[0] for name in names}
+    last = [name.rpartition(".")[2].upper() for name in names]
+    for order in ("RGBA", "XYZW"):
+        if len(layers) == 1 and sorted(last) == sorted(order[: len(last)]):
+            return [last.index(each) for each in order[: len(last)]]
+    listed = ", ".join(map(repr, names[:_SHOWN])) + ", …" * (len(names) > _SHOWN)
+    raise ImageError(
+        f"is an OpenEXR file with the channels {listed}; write one channel, or the first of R, G, B, A or of X, Y, Z, W"
+    )

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pictures import exr
 from PIL import Image
 
 import picstore
@@ -129,6 +130,35 @@ def test_parquet_columns_become_maps(tmp_path: Path) -> None:
         assert (values == depth_of(record.extra["number"], "float32")).all()
 
 
+@pytest.mark.parametrize("source", ["files", "a.tar", "a.parquet"])
+def test_exr_files_become_maps(tmp_path: Path, source: str) -> None:
+    values = np.random.default_rng(0).random((4, HEIGHT, WIDTH, 3)).astype(np.float16)
+    fields = {
+        f"{k}.{kind}": data
+        for k in range(4)
+        for kind, data in (("jpg", jpeg(k)), ("normal.exr", exr(values[k], "XYZ")))
+    }
+    if source == "files":
+        (tmp_path / source).mkdir()
+        for name, data in fields.items():
+            (tmp_path / source / name).write_bytes(data)
+    elif source == "a.tar":
+        with tarfile.open(tmp_path / source, "w") as tar:
+            for name, data in fields.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    else:
+        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        pq.write_table(
+            pa.table({"image": [*fields.values()][::2], "normal": [*fields.values()][1::2]}), tmp_path / source
+        )
+    request = "normal=*.normal.exr" if source == "files" else "normal"
+    picstore.convert(tmp_path / source, tmp_path / "out", maps=[request], workers=2)
+    found = {decode_map(record.attachments["map:normal"]).tobytes() for record in picstore.Dataset(tmp_path / "out")}
+    assert found == {each.tobytes() for each in values}
+
+
 def test_attachments_of_a_table_become_maps(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(jpeg(0))
     (tmp_path / "d.png").write_bytes(encoded(depth_of(0), "PNG"))
@@ -176,8 +206,7 @@ def test_a_resized_image_takes_the_nearest_values_of_its_map(tmp_path: Path) -> 
         (encoded(np.full((HEIGHT, WIDTH), np.nan), "npy"), "", "NaN, which uint16"),
         (encoded(depth_of(0), "PNG")[:200], "", "map:depth: cannot be read as a map"),
         (encoded(depth_of(0, "float32"), "npy")[:-1], "", "in 1,855 bytes"),
-        (b"\x76\x2f\x31\x01" + bytes(40), "", "OpenEXR file, which is not read: write .npy"),
-        (b"not a map", "", "is not a PNG, TIFF or .npy file"),
+        (b"not a map", "", "is not a PNG, TIFF, OpenEXR or .npy file"),
         (encoded(np.array([["x"] * WIDTH] * HEIGHT), "npy"), "", "not of numbers"),
         (encoded(np.full((HEIGHT, WIDTH), 1e39), "npy"), ",dtype=float32", "holds 1e\\+39"),
     ],
