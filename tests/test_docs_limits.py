@@ -49,7 +49,7 @@ LIMITS = {
     "order-batches.md": 800,
     "order.md": 1440,
     "performance.md": 900,
-    "reference/loader.md": 1180,
+    "reference/loader.md": 1820,
     "reference/python.md": 600,
     "reference/transforms.md": 1640,
     "reliability.md": 1000,
