@@ -106,7 +106,7 @@ class PartValues:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Container and index of each record of a batch; ``last`` marks a part's last chunk, which may have no records."""
+    """Container and index of each record of a batch to make; ``last`` marks the last batch of a part, maybe empty."""
 
     held: dict[int, Container]
     containers: I64
@@ -267,7 +267,7 @@ def _make_batch(job: MapJob, blocks: BufferPool, chunk: _Chunk) -> Batch | Excep
     count = len(chunk.records)
     if not count:
         return Damage("no record", "")
-    unused = np.zeros(count, np.int64)  # for ``Samples.lane`` and ``Samples.end``
+    unused = np.zeros(count, np.int64)  # for ``Samples.lane`` and ``Samples.end``, which only loaders use
     request = [SourceRequest(0, 0, Samples(chunk.containers, chunk.records, unused, unused), np.arange(count))]
     held = {(0, 0, number): container for number, container in chunk.held.items()}
     try:

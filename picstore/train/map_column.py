@@ -280,7 +280,7 @@ def _pack_part(part: PartValues) -> bytes:
 
 
 def _read_part(folder: Location, number: int) -> PartValues | None:
-    """Read a part; return None if it is not done or its file is damaged, because it is then computed again."""
+    """Read a part; return None if it has to be computed, because it is not done or its file is damaged."""
     path = folder / _part_name(number)
     if not path.is_file():
         return None

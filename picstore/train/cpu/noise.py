@@ -25,7 +25,7 @@ _I1, _I2 = np.int32(1), np.int32(2)
 _LOW31 = np.uint64((1 << 31) - 1)
 _ZERO, _HALF, _ONE, _TOP = (np.float32(number) for number in (0, 0.5, 1, 255))
 _SCALE = np.float32(2.0**-31)
-_TURN = np.float32(np.pi / 4 * 2.0**-30)  # angle in radians per unit of a 31-bit number
+_TURN = np.float32(np.pi / 4 * 2.0**-30)  # radians per unit of a centered 31-bit number, for −π/4 to π/4
 _CENTER = np.float32(2.0**30)
 # Bit pattern of sqrt(1/2). If it is subtracted from the bits of numbers from sqrt(1/2) to sqrt(2), their exponent
 # becomes 0.

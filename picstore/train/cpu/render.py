@@ -181,7 +181,7 @@ def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64, interpolation: int
     resample(pixels, box, np.concatenate([low, high]), planes, interpolation=interpolation)
     scale = (high - low) / size
     matrix = (matrix - np.stack([np.zeros(2), np.zeros(2), low], axis=1)) / scale[:, None]
-    # The clip may reach beyond the resampled part, but there is no image there, or the output does not show it.
+    # ``clip`` may reach beyond the resampled part, to where there is no image or where the output does not show it.
     left_top = np.floor((clip[:2] - low) / scale)
     right_bottom = np.ceil((clip[2:] - low) / scale)
     clip = np.concatenate([left_top, right_bottom]).astype(np.int64)

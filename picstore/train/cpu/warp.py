@@ -141,9 +141,9 @@ def _border_position(first, by, gentle, at, x, low, high):
 
 @device_function
 def _warp_border(source, matrix, clip, fill, line, y, run, axes):
-    """Interpolate a run of any output pixels.
+    """Interpolate a run of output pixels, of which some neighbors may lie outside of the clip or of the image.
 
-    The clip's border pixels repeat beyond it, and ``fill`` surrounds the image.
+    The clip's border pixels repeat beyond the clip, and ``fill`` surrounds the image.
     """
     (first_x, by_x, gentle_x), (first_y, by_y, gentle_y) = axes
     for x in range(run[0], run[1]):

@@ -154,7 +154,7 @@ def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tu
 def _outputs(
     sizes: I64, output: OutputDtype, channels_last: bool, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor | list[torch.Tensor]]:
-    """Allocate outputs; return their memory, and the outputs: the same tensor, or a list of images if sizes differ."""
+    """Allocate outputs; return their memory, and the outputs: that memory, or a list of its images if sizes differ."""
     values = 3 * sizes[:, 0] * sizes[:, 1]
     if values.min() <= 0 or values.max() >= MAX_VALUES:
         found = np.unique(sizes, axis=0).tolist()

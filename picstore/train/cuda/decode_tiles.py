@@ -211,7 +211,7 @@ def _upload(
     starts: Sequence[int],
     locked: Sequence[bool],
 ) -> dict[str, torch.Tensor]:
-    """Copy the uploaded parts of all batches' tables to the device; return the kernels' input arrays by name."""
+    """Copy what kernels read of all batches' tables to the device; return the kernels' input arrays by name."""
     block = torch.empty(starts[-1], dtype=torch.uint8, device=device)
     for number, each in enumerate(tables):
         host = torch.from_numpy(each.block[: each.layout.uploaded])

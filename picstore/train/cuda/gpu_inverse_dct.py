@@ -48,7 +48,7 @@ def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, 
     per_mcu = luma
     if tl.load(image + _COMPONENTS) == 3:
         per_mcu = luma + 2
-    # Blocks lie tile after tile, so that a segment's blocks are neighbors.
+    # In ``coefficients``, blocks lie tile after tile, so that a segment's blocks are neighbors.
     mcu, block = number // per_mcu, number % per_mcu
     component = tl.maximum(block - luma + 1, 0)
     is_luma = component == 0

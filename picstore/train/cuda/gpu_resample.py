@@ -80,7 +80,7 @@ def sampled(table, descriptor, y, x):
 def _filtered(table, descriptor, y, x):
     """Resample an upright image; return red, green and blue.
 
-    Columns come first, with 6 fractional bits in the results, as in ``kernels/resample_passes.py``.
+    The vertical pass comes first, and its results have 6 fractional bits, as in ``kernels/resample_passes.py``.
     """
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     weights = tl.load(table + WEIGHTS).to(tl.pointer_type(tl.int32))

@@ -21,7 +21,7 @@ class ResampleParams:
 
     planes: I64  # (n, 3), address, and number of bytes from plane to plane and from row to row
     source_size: I64  # (n, 2), width and height
-    clip: I64  # (n, 4), left, top, right, bottom
+    clip: I64  # (n, 4), left, top, right, bottom of the source pixels that may be used
     slanted: Bools  # (n,), whether an image is rotated or sheared
     flip: Bools  # (n, 2), whether to mirror along x, and along y
     window: I64  # (n, 2), number of source pixels that the filter reaches, along x and y
@@ -134,7 +134,7 @@ def minify_slanted(
     matrix = matrix.copy()
     matrix[:, :, 2] -= low
     matrix /= scale[:, :, None]
-    # The clip may reach beyond the resampled part, but there is no image there, or the output does not show it.
+    # ``clip`` may reach beyond the resampled part, to where there is no image or where the output does not show it.
     left_top = np.floor((params.clip[indices, :2] - low) / scale)
     right_bottom = np.ceil((params.clip[indices, 2:] - low) / scale)
     changed = {name: getattr(params, name).copy() for name in ("source_size", "clip", "map")}

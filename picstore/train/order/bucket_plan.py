@@ -78,7 +78,7 @@ class BucketTable:
 
 
 class BucketCounts:
-    """Counts of each bucket's samples before a given sample of an epoch, and search for the last of these samples."""
+    """Counts of each bucket's samples that precede a given sample of an epoch, and search for such samples."""
 
     def __init__(self, order: EpochOrder, table: BucketTable) -> None:
         self._order, self._table = order, table

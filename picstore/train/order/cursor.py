@@ -52,7 +52,7 @@ class EpochCursor:
 
     def __init__(self, length: Callable[[int], int | None], *, whole: bool) -> None:
         self._length, self._whole, self._resume, self.loads = length, whole, False, 0
-        # Start position of the first iteration after a move; None before that iteration and from the second one on.
+        # Start position of the first iteration after ``move_to``; None before that iteration and from the second on.
         self._first: tuple[int, int] | None = None
         # ``_first`` if the iteration that began there was dropped after at most one batch; otherwise None.
         self._peeked: tuple[int, int] | None = None
@@ -143,8 +143,8 @@ class EpochCursor:
     def end_early(self, epoch: int, first: int) -> None:
         """Note that an iteration that began at ``first`` of ``epoch`` in this process was dropped before its end.
 
-        If it was the first iteration after a move, and at most one batch was taken, the next iteration begins at the
-        same position. Until then, :attr:`position` still counts the batch that was taken.
+        If it was the first iteration after ``move_to``, and at most one batch was taken, the next iteration begins at
+        the same position. Until then, :attr:`position` still counts the batch that was taken.
         """
         if self._whole and self._first == (epoch, first) and self.position in ((epoch, first), (epoch, first + 1)):
             self._first, self._peeked = None, (epoch, first)
@@ -173,7 +173,7 @@ class EpochCursor:
         return length is not None and batch >= length
 
     def _publish(self, epoch: int, batch: int) -> None:
-        """Write the position at which each worker begins to the shared memory: worker w begins at ``batch`` + w."""
+        """Write to the shared memory the position at which each worker begins: worker w begins at ``batch`` + w."""
         self._published = [epoch, batch]
         self._shared.values[:, 0] = epoch
         self._shared.values[:, 1] = np.arange(batch, batch + _MAX_WORKERS)

@@ -43,7 +43,7 @@ class EvenDivision:
         return full if full and max(rest, least_of_last(self.size)) < self.world_size else full + 1
 
     def start(self, batch: int) -> int:
-        """Return the index of a batch's first sample, as if batches of the usual size followed the last batch."""
+        """Return the index of a batch's first sample, after the last batch as if batches of the usual size followed."""
         usual, least = batch * self.size, least_of_last(self.size)
         if self.drop_last or batch < self.batches - 1:
             return usual

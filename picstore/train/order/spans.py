@@ -14,7 +14,7 @@ from itertools import islice
 
 from picstore.train.order.requests import BatchRequest, Order, TrainingSource
 
-# The spans of a run together read at most this many times the bytes that the undivided run would read.
+# The spans into which a run of batches is divided together read at most this many times the bytes of the undivided run.
 MAX_READ = 1.25
 
 

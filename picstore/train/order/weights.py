@@ -110,7 +110,7 @@ class RecordShares:
         return replace(samples, record=found - first[which], copy=copy)
 
     def samples_of(self, containers: I64, records: I64, epoch: int) -> tuple[I64, I64]:
-        """Find the samples of containers that :meth:`to_records` maps to the containers' live ``records``.
+        """Find which of the containers' samples are samples of the live ``records``; the inverse of :meth:`to_records`.
 
         Returns:
             For each record, the index of its first sample among its container's samples, and the number of its samples.

@@ -256,7 +256,7 @@ class _BegunTiles:
         self.copied = False
 
     def images(self) -> DecodedImages:
-        """Return the image that each slot shows, in the order of slots."""
+        """Return the images in the order of slots; a slot whose image is not readable has another slot's image."""
         if self.decoded is not None and not self.tensors and self._encoded.shows_all:
             return self.decoded
         images, number_of = self._by_slot()

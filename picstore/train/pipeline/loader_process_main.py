@@ -108,7 +108,7 @@ class _HungUp(BaseException):
 
 @contextlib.contextmanager
 def _hanging_up() -> Iterator[None]:
-    """Turn the errors that the socket raises once the parent is gone into ``_HungUp``, within a ``with`` block."""
+    """In a ``with`` block, raise ``_HungUp`` instead of the errors that the socket raises once the parent is gone."""
     try:
         yield
     except (EOFError, OSError) as error:
@@ -154,7 +154,7 @@ class ProcessServer:
                 ended = self._make_batches(spec, content[0])
                 with _hanging_up():
                     self._connection.send(ended)
-            elif verb == "taken":  # Ignore a late "stop" of a sequence that has ended.
+            elif verb == "taken":  # The other message, a late "stop", is ignored.
                 self._release(*content)
 
     def _receive(self) -> Any:

@@ -204,7 +204,7 @@ class Prefetcher:
             self._reading += 1
 
     def _read_waiting(self) -> None:
-        """Read waiting containers until none is left, and keep no result; the main function of a reader thread."""
+        """Read waiting containers until none is left, and keep no reference to any; the main function of a reader."""
         handed_over = False
         while calls := self._take_waiting(handed_over):
             handed_over = self._read_some(calls)

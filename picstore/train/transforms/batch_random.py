@@ -12,7 +12,7 @@ from picstore.arrays import F64, I64, U64
 
 
 class BatchRandom:
-    """One random generator for each of n images; its k-th number depends only on (seed, epoch, record id, view, k).
+    """Random generators of n images; a generator's k-th number depends only on (seed, epoch, record id, view, k).
 
     Args:
         ids: ids of the records, (n,).

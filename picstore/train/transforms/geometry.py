@@ -348,7 +348,7 @@ class Geometry:
 
     @cached_property
     def _exceeds_clip(self) -> Bools:
-        """Bool (n,): whether the canvas is upright and reaches beyond the clip."""
+        """Bool (n,): whether the canvas is upright and reaches beyond ``clip``, the pixels that the filter may use."""
         low, high = self.box[:, :2], self.box[:, :2] + self.box[:, 2:]
         inside = (self.clip[:, :2] <= low + _TOLERANCE) & (self.clip[:, 2:] >= high - _TOLERANCE)
         exceeds: Bools = self.upright & ~inside.all(axis=1)
