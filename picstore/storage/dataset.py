@@ -163,7 +163,7 @@ class Dataset(Sequence[Record]):
     def samples(self) -> list[tuple[str | None, int]]:
         """Path and label of each record in stored order, as in torchvision's ImageFolder.
 
-        The path is the member ``path`` of the record's extra, the path of the converted file in its source, or None.
+        The path is the member ``path`` of the record's extra (the path of the converted file in its source), or None.
         Each access reads the indexes and extras of all containers.
 
         Raises:

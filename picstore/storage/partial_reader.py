@@ -109,7 +109,7 @@ class PartialRead:
 
 
 def whole_images(entries: Table) -> I64:
-    """Return, for each image, a range of more tile rows than any image has, to read it whole.
+    """Return, for each image, a range of more tile rows than any image has, so that the image is read whole.
 
     This function is a :data:`RowsOf`.
     """
@@ -259,7 +259,7 @@ def _hold(container: Container, numbers: I64, held: Table, tops: I64, parts: Seq
 
 
 def _mark_lost(container: Container, part: _Part, stream: U8) -> None:
-    """Mark a record as lost because ``part`` has a wrong CRC; name the damaged header or first damaged row."""
+    """Mark a record as lost because ``part`` has a wrong CRC; name its header or first damaged row as the place."""
     what, offset = f"record {container.index['id'][part.number]}", part.begin
     stored = container.stored_rows(part.number) if part.header else None
     if stored is not None:
@@ -277,7 +277,7 @@ class TableReader:
 
     def __init__(self, rows: Table) -> None:
         self._rows = rows
-        self._share = 0.0  # largest share of a container's bytes that tables have taken so far
+        self._share = 0.0  # largest share of a container's bytes that its tables have taken so far
         self._kept: dict[int, Container] = {}
         self._kept_bytes = 0
 
@@ -320,7 +320,7 @@ class TableReader:
     def _finish(
         self, path: Location, ref: ContainerRef, buffer: memoryview, *, size: int, filled: bool
     ) -> tuple[memoryview, ParsedHeader]:
-        """Read the bytes of a container's tables that ``buffer`` lacks; return the tables' bytes, and the header."""
+        """Read the bytes before a container's payload that ``buffer`` lacks; return all of them, and the header."""
         guess = len(buffer)
         if not filled:
             path.read_pieces([(ref.offset, buffer)], file=ref.name)

@@ -182,7 +182,7 @@ def decode_opened(
 def resize_upright(
     image: Image.Image | U8, coordinates: CoordinateMap, *, origin: str, settings: EncodeSettings
 ) -> Decoded:
-    """Resize an upright image, a PIL image in "L" or "RGB" or an RGB array, to the size that the settings ask for."""
+    """Resize an upright image (PIL image in "L" or "RGB", or RGB array) to the size that the settings ask for."""
     size = coordinates.upright_size
     target = size if settings.resize is None else settings.resize.target(*size)
     if not (1 <= target[0] <= MAX_SIDE and 1 <= target[1] <= MAX_SIDE):

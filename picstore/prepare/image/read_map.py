@@ -45,8 +45,8 @@ _TO_UPRIGHT: dict[int, Callable[[Array], Array]] = {
 def make_map(name: str, data: bytes | Array, spec: MapSpec, image: CoordinateMap) -> bytes:
     """Convert a map to its stored form, turned upright and resized like its image.
 
-    A map is turned upright if it has the image's size before the rotation, and that differs from the size after the
-    rotation. Resizing takes the value of the nearest pixel. A map that already has the stored image's size is not
+    A map is turned upright if it has the size of the image before the image's rotation, unless the rotated image has
+    the same size. Resizing takes the value of the nearest pixel. A map that already has the stored image's size is not
     resized.
 
     Args:

@@ -139,7 +139,7 @@ def _encoded(moved: Image.Image, kind: str) -> bytes:
 
 
 def mask_problem(name: str, data: bytes, size: tuple[int, int]) -> str:
-    """Return a message if an attachment is a mask whose size is not its image's, ``size``; else an empty string."""
+    """Return a message if an attachment is a mask that does not have its image's ``size``; else an empty string."""
     if not data.startswith(_MAGIC):
         return ""
     try:

@@ -87,7 +87,7 @@ class InputTable(_Inputs):
         # Number of the group of inputs to which each block of inputs belongs.
         self._groups = array("L")
         self._last: list[Input] = []  # inputs after the last complete block
-        # Readers of each group's inputs; the file refers to readers by index.
+        # For each group of inputs, the functions that read inputs; the temporary file refers to them by index.
         self._readers: list[list[Reader | None]] = [[None]]
         # For each group of inputs, the final label of each label in the file; None if the labels in the file are final.
         self._labels: list[Sequence[int] | None] = [None]

@@ -223,7 +223,7 @@ class Container:
     def jpeg(self, k: int) -> memoryview:
         """Return record ``k``'s image, whole or only the rows that ``held`` describes.
 
-        The result is a view of ``buffer`` if that has the image.
+        The result is a view of ``buffer`` if ``buffer`` holds the image.
         """
         return self._blob(self.held[k])
 
