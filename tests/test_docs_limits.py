@@ -1,12 +1,15 @@
-"""The pages of the documentation: their length, their place in the navigation, and that GitHub shows their code."""
+"""The pages of the documentation: their length, their place in the navigation, old addresses, and visible code."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from test_docs import anchors
 
 ROOT = Path(__file__).parents[1]
 COPIED = re.compile(r"(<!-- begin copied (\S+) -->).*?(<!-- end copied \2 -->)", re.DOTALL)
@@ -79,6 +82,17 @@ def words(path: Path) -> int:
     return len(DOCSTRINGS.sub("", COPIED.sub(r"\1\3", path.read_text())).split())
 
 
+def configuration() -> dict[str, Any]:
+    """Return what mkdocs.yml says."""
+    return yaml.load((ROOT / "mkdocs.yml").read_text(), Nav)  # noqa: S506 - a safe loader
+
+
+def redirects() -> dict[str, str]:
+    """Return the pages, with an anchor where they have one, to which addresses of earlier pages lead."""
+    (found,) = (each["redirects"] for each in configuration()["plugins"] if "redirects" in each)
+    return found["redirect_maps"]
+
+
 def pages_of(section: object) -> list[str]:
     """Return the pages of a section of the navigation, in order."""
     if isinstance(section, str):
@@ -101,8 +115,25 @@ def test_all_pages_together_have_at_most_their_words() -> None:
 
 
 def test_every_page_is_once_in_the_navigation() -> None:
-    listed = pages_of(yaml.load((ROOT / "mkdocs.yml").read_text(), Nav)["nav"])  # noqa: S506 - our own file, a safe loader
+    listed = pages_of(configuration()["nav"])
     assert sorted(listed) == sorted({*PAGES, *GENERATED})
+
+
+@pytest.mark.parametrize(("old", "new"), redirects().items())
+def test_an_old_address_leads_to_a_page_and_its_place(old: str, new: str) -> None:
+    page, _, anchor = new.partition("#")
+    assert not (FOLDER / old).exists()
+    assert (FOLDER / page).is_file()
+    assert not anchor or anchor in anchors(FOLDER / page)
+
+
+def test_every_page_that_is_gone_has_a_redirect() -> None:
+    log = ["git", "log", "--diff-filter=D", "--no-renames", "--name-only", "--format=", "--", "docs/*.md"]
+    done = subprocess.run(log, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip("these files are not a clone")
+    gone = {name.removeprefix("docs/") for name in done.stdout.split() if not (ROOT / name).exists()}
+    assert gone <= set(redirects())
 
 
 def test_no_page_includes_code_that_github_does_not_show() -> None:

@@ -85,6 +85,7 @@ def test_the_site_shows_what_docstrings_and_help_say(site: Path) -> None:
     python = (site / "reference" / "python" / "index.html").read_text()
     assert all(f'id="picstore.{name}"' in python for name in picstore.__all__ if name != "__version__")
     assert "every_n_train_steps" in (site / "frameworks" / "index.html").read_text()  # code that the page copies
+    assert "frameworks/#timm" in (site / "howto" / "timm" / "index.html").read_text()  # a redirect
     assert "--shard" in (site / "reference" / "commands" / "index.html").read_text()
     assert not re.search(r":(?:class|func|meth|attr|data):<code>", python)
 
