@@ -83,7 +83,7 @@ class PartialRead:
     buffer: memoryview
 
     def run(self, path: Location) -> None:
-        """Read the pieces from a file, and check the parts; raise Damage or NotADataset if the file is unreadable."""
+        """Read the pieces from a file, and check the parts' CRCs; raise Damage or NotADataset if it is unreadable."""
         path.read_pieces(self.pieces, file=self.container.ref.name)
         self._finish()
 

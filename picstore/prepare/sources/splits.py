@@ -96,7 +96,7 @@ def require_split(split: str, names: Collection[str], where: object) -> str:
 
 
 def no_split(split: str, splits: Collection[str], where: object) -> UsageError:
-    """Return the UsageError that a source does not have a split."""
+    """Return the UsageError for a source that does not have the split that the user named."""
     return UsageError(f"{where} has no split {split!r}; it has {', '.join(splits) or 'none, so leave out --split'}")
 
 

@@ -79,7 +79,7 @@ def _checked_size(header: bytes, file: str, offset: int) -> int:
 def _sum(header: bytes) -> int:
     """Return the sum of the bytes of a 512-byte block, computed by Adler-32, five times as fast as by Python's ``sum``.
 
-    For up to 256 bytes, the lower 16 bits of Adler-32 are the sum + 1.
+    The block is divided, because the lower 16 bits of Adler-32 are the sum + 1 only for up to 256 bytes.
     """
     return (zlib.adler32(header[:256]) & 0xFFFF) + (zlib.adler32(header[256:]) & 0xFFFF) - 2
 

@@ -91,8 +91,8 @@ def verify(
 ) -> Verified:
     """Read a whole dataset and list all damage.
 
-    Arguments and errors are those of :func:`picstore.verify`. ``decode`` also compares each image's headers and entry
-    points with the index. Raise Damage if the manifest is damaged, because the files to check are then unknown.
+    Arguments and errors are those of :func:`picstore.verify`. With ``decode``, headers and entry points of each image
+    are also compared with the index. Raise Damage if the manifest is damaged, because the files are then unknown.
     """
     folder = locate(where)
     manifest = read_manifest(folder)
