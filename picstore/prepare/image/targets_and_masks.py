@@ -110,7 +110,7 @@ def _factor(size: tuple[int, int], image: CoordinateMap, kind: str) -> int:
 
 
 def _require_follower(opened: Image.Image, image: CoordinateMap, factor: int) -> None:
-    """Raise ImageError if an attachment is a mask whose size does not fit its image, or would lose frames when resized."""
+    """Raise ImageError if an attachment is a mask whose size does not fit, or would lose frames when it is resized."""
     if not factor and _is_mask(opened) and opened.size != image.stored_size:
         raise ImageError(f"{_CANNOT_FOLLOW}: {_sizes(opened.size, image.upright_size)}")
     if factor and opened.format in _LOSSLESS and (frames := getattr(opened, "n_frames", 1)) > 1:

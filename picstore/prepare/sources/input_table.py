@@ -39,7 +39,7 @@ class PackedInputs:
     """Inputs packed to bytes, to be sent to another process; an input takes 13 bytes if names are similar.
 
     Attributes:
-        blocks: bytes of each block.
+        blocks: bytes of each block of up to BLOCK inputs.
         counts: number of inputs of each block.
         readers: functions that read the inputs; the blocks refer to them by index.
     """

@@ -242,7 +242,7 @@ class ListingBuilder:
 
 @dataclass(frozen=True, slots=True)
 class PartsTask(Generic[T]):
-    """Task to list ``parts`` by a module-level function; ``first`` is the index of the first part."""
+    """Task to list ``parts`` of a source by a module-level function; ``first`` is the index of the first part."""
 
     first: int
     list_part: Callable[[T], FoundPart]

@@ -152,7 +152,7 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
         last = np.cumsum([len(piece) for piece in bounds]) - 1
         first = np.append(0, last[:-1] + 1)
         joined = np.concatenate(bounds)
-        # Sizes in bytes of each image's rows, before which the size of its header replaces a meaningless difference.
+        # Sizes in bytes of all rows. The first difference of each image is meaningless; its header's size replaces it.
         sizes = np.diff(joined, prepend=0)
         sizes[first] = headers[there]
         found.begins[there], found.ends[there] = joined[first], joined[last]
