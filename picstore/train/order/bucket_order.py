@@ -237,7 +237,7 @@ class _RankReading:
         self._previous = int(stops[-1])
 
     def _next_batches(self, planned: PlannedBatches) -> tuple[I64, I64]:
-        """Return each complete batch's index in ``planned``, and its last sample's index in the epoch, if made here."""
+        """Return indices in ``planned`` of this process's complete batches, and in the epoch of their last samples."""
         groups = np.flatnonzero(planned.complete)
         stops = planned.samples["number"][planned.last[groups]]
         order = np.argsort(stops)

@@ -239,7 +239,7 @@ class PipelineRunner:
             spec = replace(spec, resources=replace(spec.resources, budget=budget))
         if self._threads is None and workers:
             spec = replace(spec, resources=replace(spec.resources, threads=max(1, spec.resources.threads // workers)))
-        from picstore.train.pipeline.batch_threads import Pipeline  # Imported here, because loader processes import it.
+        from picstore.train.pipeline.batch_threads import Pipeline  # needed only if this process makes batches
 
         pipeline = Pipeline(span(spec.sources), spec, buffers=self._buffers, counter=self._counter)
         self._open.add(pipeline)

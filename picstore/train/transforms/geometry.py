@@ -120,7 +120,7 @@ class Geometry:
     def concatenate(cls, geometries: Sequence[Geometry], order: npt.ArrayLike) -> Geometry:
         """Join geometries of different images.
 
-        Image i of the result is image ``order[i]``, counted through all of them.
+        Image i of the result is image ``order[i]``, counted through all geometries.
         """
         chosen = np.asarray(order, dtype=np.int64)
         most = max(each.edges.shape[1] for each in geometries)
