@@ -46,7 +46,7 @@ LIMITS = {
     "loops.md": 820,
     "map.md": 810,
     "maps.md": 918,
-    "migrate.md": 900,
+    "migrate.md": 850,
     "mixing.md": 670,
     "objects.md": 1380,
     "order-batches.md": 800,
