@@ -139,7 +139,9 @@ class Job:
         return resumable_job.hold_job(self.root, self.saved, self.shard)
 
     def run(self, clock: StageClock, finish: Finish) -> ConversionResult:
-        """Convert the unfinished rows of this locked job; then let ``finish`` build the dataset, except for a shard.
+        """Convert the unfinished rows of this locked job; then let ``finish`` build the dataset.
+
+        A job that converts only one shard's rows ends before ``finish``.
 
         Raise PicstoreError if the worker process that converts a row keeps dying.
         """
@@ -163,7 +165,7 @@ class Job:
 
     @property
     def rows(self) -> int:
-        """Number of rows of the whole conversion, including rows of other shards."""
+        """Number of rows (files of each stream) that the whole conversion writes, including rows of other shards."""
         return int(self.saved["rows"])
 
     @property

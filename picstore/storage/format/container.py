@@ -162,7 +162,7 @@ class Container:
     def extract(self, records: I64, *, attachments: bool) -> Container:
         """Copy sound records, given by ascending record numbers, to a container in new memory.
 
-        ``held`` and ``attached`` of the copy have offsets in its buffer, but ``index`` keeps the stored offsets.
+        The offsets in ``held`` (images) and ``attached`` (attachments) refer to the copy's buffer; those in ``index`` stay as stored.
         """
         index = self.index[records]
         held, attached = self.held[records], self.attached[records]

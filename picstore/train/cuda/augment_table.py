@@ -35,7 +35,7 @@ class ColorPhases:
 
     words: I64  # (n, k, 14), words of each image's k steps, see ``augment_layout.py``
     counts: I64  # (n,), number of steps of each image
-    begins: I64  # (n, p + 1), index of each phase's first step, and number of steps
+    begins: I64  # (n, p + 1), index of the first step of each of the p phases, then the number of steps
     starts: list[frozenset[int]]  # opcodes that begin a phase in any image, by phase
     smoothing: Array  # float32 (m, even number), m rows of weights of blurs, from ``blur_weights.smoothing_rows``
 

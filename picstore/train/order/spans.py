@@ -71,7 +71,7 @@ class SpanCutter:
 
 @dataclass(frozen=True, slots=True)
 class DealtSpans:
-    """Span without end, divided into spans of ``steps`` steps for workers in turn; undivided for a single worker."""
+    """Endless span of training steps, cut into spans of ``steps`` steps for workers in turn; not cut for one worker."""
 
     whole: Span
     steps: int

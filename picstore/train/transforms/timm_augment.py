@@ -139,7 +139,10 @@ NAMES = list(LEVELS)
 
 
 def steps_of(names: I64, draws: Draws) -> tuple[I64, F64]:
-    """Return operations, int64 (n,), and arguments, float64 (n,), given indices in ``NAMES``; −1 is no operation."""
+    """Return operations, int64 (n,), and their arguments, float64 (n,), computed from ``draws``.
+
+    ``names``, int64 (n,), are indices in ``NAMES``; −1 gives the identity.
+    """
     operations, arguments = np.full(len(names), int(Operation.IDENTITY)), np.zeros(len(names))
     for number in np.unique(names[names >= 0]).tolist():
         operation, level = LEVELS[NAMES[number]]
