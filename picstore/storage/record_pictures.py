@@ -97,7 +97,7 @@ def _decode(record: Record) -> U8:
 
 
 def _decode_foreign(data: bytes) -> U8:
-    """Decode a file that ``picstore index`` refers to and that is not an upright JPEG, to at most 2 · ``_SIDE`` pixels."""
+    """Decode an indexed file that is not an upright JPEG; the longer side of the result is at most 2 · ``_SIDE``."""
     try:
         with _open_image(data) as opened:
             if opened.width * opened.height > _MAX_PIXELS:

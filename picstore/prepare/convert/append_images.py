@@ -222,7 +222,7 @@ def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Inpu
 
 
 def _is_last_append(manifest: Manifest, job: Job) -> bool:
-    """Return whether the most recent append had the job's settings and the same images, by number and by bytes of a sample."""
+    """Return whether the most recent append had the job's settings, number of images, and sizes of sampled images."""
     appended = manifest.provenance.get("appended", ())
     if not appended or {**appended[-1], "outcome": None} != {**job.settings, "outcome": None}:
         return False

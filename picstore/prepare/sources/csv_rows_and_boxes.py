@@ -69,7 +69,7 @@ def delimiter_of(table: Location) -> str:
 
 
 def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) -> Iterator[Row]:
-    """Yield the rows of a part of a CSV after its first ``lines`` lines; without ``names``, the part's first line has them."""
+    """Yield the rows of a part of a CSV, which follows ``lines`` lines; without ``names``, it begins with them."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(table), strict=True)
     try:
         names = next(reader, []) if names is None else names

@@ -47,7 +47,7 @@ class SourceFile:
             self._min_bytes = window or _REMOTE_WINDOW
             try:
                 self._object, self.size = self._object.pin()
-            # NotADataset means that the object is missing; the ledger gets the same message as for a missing local file.
+            # NotADataset: the object is missing. The ledger gets the same message as for a missing local file.
             except NotADataset as error:
                 raise Damage(f"cannot be read: {os.strerror(errno.ENOENT)}", self.printable_path) from error
             except OddKey as error:

@@ -162,7 +162,8 @@ class Container:
     def extract(self, records: I64, *, attachments: bool) -> Container:
         """Copy sound records, given by ascending record numbers, to a container in new memory.
 
-        The offsets in ``held`` (images) and ``attached`` (attachments) refer to the copy's buffer; those in ``index`` stay as stored.
+        ``held`` (images) and ``attached`` (attachments) of the copy have offsets in its buffer; ``index`` keeps the
+        stored offsets.
         """
         index = self.index[records]
         held, attached = self.held[records], self.attached[records]
