@@ -23,8 +23,8 @@ GENERATED = {"reference/commands.md", "examples/index.md"}  # by scripts/docs_ho
 # reader can do without belong in docs/archive, which has no limit.
 NEW = 1000  # of a page that is not in LIMITS
 LIMITS = {
-    "audit.md": 702,
-    "benchmarks.md": 2484,
+    "audit.md": 640,
+    "benchmarks.md": 1820,
     "cli.md": 4104,
     "comparison.md": 1350,
     "compatibility.md": 810,
@@ -42,10 +42,10 @@ LIMITS = {
     "imagenet.md": 350,
     "index-in-place.md": 880,
     "index.md": 330,
-    "large-images.md": 1000,
+    "large-images.md": 690,
     "loops.md": 820,
-    "map.md": 810,
-    "maps.md": 918,
+    "map.md": 720,
+    "maps.md": 870,
     "migrate.md": 850,
     "mixing.md": 670,
     "objects.md": 1380,
@@ -68,7 +68,7 @@ LIMITS = {
     "tutorial.md": 710,
     "view.md": 1180,
 }
-TOTAL = 56_660
+TOTAL = 55_700
 
 
 class Nav(yaml.SafeLoader):  # type: ignore[misc]
