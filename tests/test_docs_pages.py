@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -35,13 +36,16 @@ GUIDES = (
     "index-in-place",
     "large-images",
     "map",
+    "maps",
     "migrate",
     "mixing",
     "objects",
     "reference/python",
     "remote-workers",
     "sampling",
+    "shapes",
     "targets",
+    "training",
     "transforms",
     "tutorial",
 )
@@ -146,9 +150,10 @@ GIVEN: dict[str, Callable[[Path], object]] = {
     "parquet": lambda folder: shutil.copytree(FIXTURES / "huggingface", folder / "parquet"),
     "photographs": lambda folder: [put(folder / f"photographs/{k}.jpg", jpeg(k, width=400)) for k in range(20)],
     "train of 600": captioned_train,
+    "train-shuffled of 300": functools.partial(dataset, name="train-shuffled", count=300),
     **{
         name: functools.partial(dataset, name=name)
-        for name in ("train", "captioned", "more", "others", "cats-shuffled", "dogs-shuffled")
+        for name in ("train", "val", "captioned", "more", "others", "cats-shuffled", "dogs-shuffled")
     },
 }
 
@@ -184,14 +189,16 @@ def test_every_block_of_a_page_runs(
         request.getfixturevalue("s3")
     for name in given(page):
         GIVEN[name](tmp_path)
-    names: dict[str, object] = {"__name__": page.stem}
+    model, scheduler = SimpleNamespace(state_dict=dict), SimpleNamespace(step_update=lambda step: None)
+    names: dict[str, object] = {"__name__": page.stem, "picstore": picstore, "model": model, "scheduler": scheduler}
     for block in blocks(page):
         if block.reason or block.run_by:
             continue
         if block.language == "bash":
             run_bash(block.code)
         else:
-            exec(compile(block.code, f"{page.name}: {block.code[:40]}", "exec"), names)  # noqa: S102 - our own pages
+            code = block.code.replace("90)", "2)")  # epochs of a whole training
+            exec(compile(code, f"{page.name}: {block.code[:40]}", "exec"), names)  # noqa: S102 - our own pages
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
