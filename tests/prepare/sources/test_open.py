@@ -134,8 +134,8 @@ def test_every_kind_is_described_in_the_documentation() -> None:
 
 @pytest.mark.slow
 def test_the_documented_source_of_another_package_is_found_and_converted(tmp_path: Path) -> None:
-    guide = (Path(__file__).parents[3] / "docs" / "sources.md").read_text()
-    section = guide[guide.index("## A source of your own") :]
+    guide = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text()
+    section = guide[guide.index("## A source of another package") :]
     module = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
     declared = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)[0]
     name, value = re.findall(r'^(\w+) = "(.*)"$', declared, re.MULTILINE)[-1]
