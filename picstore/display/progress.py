@@ -99,7 +99,7 @@ def _advise() -> None:
 
 
 class Silence:
-    """Display that shows no progress, and shows remarks on the input only if ``remarks`` is true."""
+    """Display that shows no progress, and shows remarks on the input only if ``remarks`` is true; base of displays."""
 
     def __init__(self, *, remarks: bool = False) -> None:
         self._remarks = remarks
@@ -118,13 +118,14 @@ class Silence:
             say(text)
 
 
-class Bar:
+class Bar(Silence):
     """Progress bar that shows the stage, items done and in total, images per second, time elapsed and time left."""
 
     def __init__(self, verb: str) -> None:
         from rich import progress
         from rich.console import Console
 
+        super().__init__(remarks=True)
         self._verb = verb
         self._progress = progress.Progress(
             progress.TextColumn("{task.description}"),
@@ -149,9 +150,6 @@ class Bar:
         self._progress.advance(self._task, count)
         speed = self._progress.tasks[0].speed
         self._progress.update(self._task, rate=f"{speed:,.0f}" if speed else "")
-
-    def remark(self, text: str) -> None:
-        say(text)
 
     def __enter__(self) -> Bar:
         return self
@@ -206,13 +204,14 @@ class Meter:
         )
 
 
-class Callback:
+class Callback(Silence):
     """Display that calls a function with a :class:`ProgressReport` when a stage changes, and repeatedly during a stage.
 
     An exception that the function raises ends the verb.
     """
 
     def __init__(self, verb: str, function: Callable[[ProgressReport], object]) -> None:
+        super().__init__()  # No remarks, because the verb's result includes them.
         self._meter, self._function = Meter(verb), function
         self._last = 0.0
 
@@ -229,15 +228,12 @@ class Callback:
         if time.monotonic() - self._last >= CALLBACK_INTERVAL or self._meter.is_complete():
             self._call()
 
-    def remark(self, text: str) -> None:
-        pass  # Do nothing, because the verb's result includes the remark.
-
     def _call(self) -> None:
         self._last = time.monotonic()
         self._function(self._meter.report())
 
 
-class Lines:
+class Lines(Silence):
     """Display that prints a line on stderr when a stage begins, and lines at regular intervals from its own thread.
 
     Args:
@@ -254,6 +250,7 @@ class Lines:
         interval: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(remarks=True)
         self._meter = Meter(verb, clock=clock)
         self._as_json, self._interval = as_json, INTERVAL if interval is None else interval
         self._lock = threading.Lock()  # Lock that guards the meter.
@@ -272,9 +269,6 @@ class Lines:
     def advance(self, count: int) -> None:
         with self._lock:
             self._meter.advance(count)
-
-    def remark(self, text: str) -> None:
-        say(text)
 
     def _print(self) -> None:
         report = self._meter.report()

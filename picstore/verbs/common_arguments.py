@@ -85,17 +85,22 @@ def start_fork_server(settings: EncodeSettings) -> None:
     start_fork_server(settings, "picstore.verbs.warm:compile_on_first_use")
 
 
-def refuse_destination(out: Where, source: Where, *, resume: bool, shard: Shard | None = None) -> None:
+def require_apart_from_source(out: Where, source: Where) -> None:
+    """Raise UsageError if a destination contains, or lies in, the source or the folder of a source index's images."""
+    from picstore.storage.location.overlap_check import require_apart
+    from picstore.storage.references import indexed_folder
+
+    require_apart(out, (source, *indexed_folder(source)))
+
+
+def refuse_destination(out: Where, *, resume: bool, shard: Shard | None = None) -> None:
     """Raise an error if a destination cannot take a new dataset; call this before kernels compile or inputs are listed.
 
     Errors are those of :func:`picstore.prepare.convert.resumable_job.begin_job`, which looks again when the job begins.
     """
     from picstore.prepare.convert.resumable_job import begin_job
-    from picstore.storage.location.overlap_check import require_apart
     from picstore.storage.location.resolve import MANIFEST, locate_writable
-    from picstore.storage.references import indexed_folder
 
-    require_apart(out, (source, *indexed_folder(source)))
     root = locate_writable(out)
     if not (resume and (root / MANIFEST).is_file()):
         begin_job(root, {}, resume=resume, shard=shard)

@@ -12,7 +12,6 @@ from picstore.display.progress import Display
 from picstore.errors import TooManyFailures, UsageError, counted
 from picstore.prepare.convert.conversion_job import StageClock
 from picstore.prepare.convert.finish_dataset import ConversionResult
-from picstore.prepare.convert.ledger import Tally
 from picstore.prepare.convert.map_inputs import with_maps
 from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.engine.worker_processes import Engine, wait_for_fork_server
@@ -20,10 +19,8 @@ from picstore.prepare.image.map_requests import MapRequest
 from picstore.prepare.sources.dedupe import mark_duplicates
 from picstore.prepare.sources.inputs import Listing
 from picstore.prepare.sources.open import open_source
-from picstore.results import ConvertResult, FormatCount, ReasonCount
-from picstore.storage.location.overlap_check import require_apart
+from picstore.results import ConvertResult, ReasonCount
 from picstore.storage.location.resolve import Where, locate
-from picstore.storage.references import indexed_folder
 from picstore.storage.sizes import parse_size
 from picstore.verbs.common_arguments import given_arguments
 
@@ -55,11 +52,6 @@ def dataset_shape(arguments: Mapping[str, Any], stored: Mapping[str, Any] | None
         if name in values:
             values[name] = parse_size(values[name])
     return DatasetShape(**values)
-
-
-def require_apart_from_source(out: Where, source: Where) -> None:
-    """Raise UsageError if a destination contains, or lies in, the source or the folder of a source index's images."""
-    require_apart(out, (source, *indexed_folder(source)))
 
 
 def parse_limit(max_errors: int | str) -> Callable[[int], float]:
@@ -130,7 +122,7 @@ class Conversion:
             stages={stage: round(value, 3) for stage, value in stages.items()},
             outcome=tally.outcome(),
             status=dict(tally.status),
-            formats=count_formats(tally),
+            formats=tally.formats(),
             reasons=[ReasonCount(status=status, reason=reason, count=count) for (status, reason), count in reasons],
             remarks=self._remarks,
         )
@@ -143,13 +135,3 @@ class Conversion:
                 result,
             )
         return result
-
-
-def count_formats(tally: Tally) -> list[FormatCount]:
-    """Count the converted inputs by the format of their source file, the most frequent format first."""
-    return [
-        FormatCount(
-            format=name, inputs=of.inputs, lossless=of.lossless, source_bytes=of.source_bytes, jpeg_bytes=of.bytes
-        )
-        for name, of in tally.formats().items()
-    ]

@@ -14,6 +14,7 @@ from picstore.verbs.common_arguments import (
     encode_settings,
     open_engine,
     refuse_destination,
+    require_apart_from_source,
     require_range,
     start_fork_server,
 )
@@ -140,7 +141,8 @@ def convert(
     require_range("image_timeout", image_timeout, 0, 86_400)
     with open_display("convert", progress) as display:
         display.begin_stage("starting")
-        stored = _stored_settings(source, out) if append else {}
+        require_apart_from_source(out, source)
+        stored = _stored_settings(out) if append else {}
         from picstore.prepare.image.map_requests import parse_requests
 
         settings = encode_settings(given, stored.get("encode"))
@@ -149,17 +151,16 @@ def convert(
 
         one_shard = None if shard is None else Shard.parse(shard)
         if not append and not retry_failed:
-            refuse_destination(out, source, resume=resume, shard=one_shard)
+            refuse_destination(out, resume=resume, shard=one_shard)
         start_fork_server(settings)  # The server process imports modules in parallel with this process.
         from picstore.prepare.convert import append_images, conversion_job, retry
         from picstore.prepare.convert.map_inputs import require_stored_maps, with_alpha
-        from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit, require_apart_from_source
+        from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit
 
         parse_limit(max_errors)  # Reject an invalid limit now rather than after hours of work.
         shape = dataset_shape(given, stored.get("shape"))
         conversion = Conversion(display, started)
         with open_engine(engine, workers) as processes:
-            require_apart_from_source(out, source)
             if append:
                 requests = require_stored_maps(requests, stored["maps"])
             listing = conversion.list_inputs(source, given, engine=processes, dedupe=dedupe, maps=requests)
@@ -177,13 +178,11 @@ def convert(
     return conversion.finish(done, out, max_errors=max_errors)
 
 
-def _stored_settings(source: Where, out: Where) -> dict[str, Any]:
+def _stored_settings(out: Where) -> dict[str, Any]:
     """Return, by name, the settings ``encode``, ``shape`` and ``maps`` with which a dataset was converted."""
     from picstore.storage.location.resolve import locate
     from picstore.storage.manifest import read_manifest
-    from picstore.verbs.conversion import require_apart_from_source
 
-    require_apart_from_source(out, source)
     manifest = read_manifest(locate(out))
     shape = {"container_size": manifest.container_size, **manifest.provenance.get("shape", {})}
     return {"encode": manifest.encode, "shape": shape, "maps": manifest.provenance.get("maps", {})}

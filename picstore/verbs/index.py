@@ -10,6 +10,7 @@ from picstore.verbs.common_arguments import (
     encode_settings,
     open_engine,
     refuse_destination,
+    require_apart_from_source,
     require_range,
     start_fork_server,
 )
@@ -72,19 +73,19 @@ def index(
     settings = encode_settings(given)
     with open_display("index", progress) as display:
         display.begin_stage("starting")
-        refuse_destination(out, source, resume=resume)
+        require_apart_from_source(out, source)
+        refuse_destination(out, resume=resume)
         start_fork_server(settings)  # The server process imports modules in parallel with this process.
         from picstore.prepare.convert import input_records as references
         from picstore.prepare.convert.conversion_job import ConvertOptions, convert
         from picstore.storage.location.resolve import locate
-        from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit, require_apart_from_source
+        from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit
 
         parse_limit(max_errors)  # Reject an invalid limit now rather than after hours of work.
         shape = dataset_shape(given, {"streams": 1})
         location, folder = locate(source).absolute(), None if root is None else locate(root)
         conversion = Conversion(display, started)
         with open_engine("local", workers) as processes:
-            require_apart_from_source(out, source)
             listing = conversion.list_inputs(location, {**given, "root": folder}, engine=processes)
             references.require_references(listing)
             if references.is_of_files(listing) if shuffle is None else shuffle:

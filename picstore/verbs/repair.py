@@ -32,19 +32,6 @@ def repair(dataset: Where, *, root: Where | None = None, progress: ProgressOptio
         Damage: too much is damaged to restore the dataset; the message says what a backup must provide.
     """
     from picstore.prepare.upkeep import repair_dataset
-    from picstore.results import RepairResult
-    from picstore.storage.location.resolve import locate
 
     with open_display("repair", progress) as display:
-        done = repair_dataset.repair(dataset, root=root, progress=display)
-    return RepairResult(
-        dataset=str(locate(dataset)),
-        uuid=done.dataset.uuid,
-        images=len(done.dataset),
-        manifest=done.manifest,
-        copy=done.copy,
-        index=done.index,
-        counts=done.counts,
-        records_lost=done.lost,
-        losses=done.losses,
-    )
+        return repair_dataset.repair(dataset, root=root, progress=display)

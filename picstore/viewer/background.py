@@ -57,18 +57,23 @@ class Background(Generic[R]):
         with self._lock:
             return self._report
 
-    def begin(self, report: R, work: Callable[[], dict[str, Any]]) -> None:
-        """Run ``work`` in a thread; its result holds fields of the final report. Raise UsageError if it is running."""
+    def begin(self, report: R, work: Callable[[], dict[str, Any]]) -> R:
+        """Run ``work`` in a thread, and return the first report; the result of ``work`` holds fields of the last one.
+
+        Raise UsageError if work is running.
+        """
         with self._lock:
             if self._report.state == RUNNING:
                 raise UsageError(f"a {self._name} runs already; wait for its end, or use Cancel before another one")
             self._report = replace(report, state=RUNNING)
             self._cancel.clear()
         threading.Thread(target=self._run, args=(work,), daemon=True).start()
+        return self.report
 
-    def cancel(self) -> None:
-        """Request the end of the work if it is running; the work ends when it next reports progress."""
+    def cancel(self) -> R:
+        """Request the end of the work if it is running, when it next reports progress; return the present report."""
         self._cancel.set()
+        return self.report
 
     def begin_stage(self, stage: str) -> None:
         """Ignore that a stage of the work begins, because the page does not show stages."""

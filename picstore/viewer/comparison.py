@@ -90,9 +90,9 @@ class Comparison(Background[Report]):
         """Return, for both datasets, the number of sampled images of each JPEG quality."""
         return asdict(compare_qualities(*self.datasets))
 
-    def start(self, *, distance: int) -> None:
+    def start(self, *, distance: int) -> Report:
         """Begin to search in a thread for images that both datasets have; raise UsageError if a search is running."""
-        self.begin(Report(), lambda: self._search(distance))
+        return self.begin(Report(), lambda: self._search(distance))
 
     def set_total(self, total: int, done: int) -> None:
         """Do nothing, because the number of records to process is that of both datasets, which is already set."""
@@ -136,20 +136,6 @@ def _comparison(session: Session) -> Comparison:
     return session.once("comparison", lambda: Comparison(session.records, other))
 
 
-def start_search(session: Session, query: Query) -> Any:
-    """Begin to search for images that both datasets have; return the report on the search."""
-    search = _comparison(session)
-    search.start(distance=query.integer("distance", DEFAULT_DISTANCE, most=MAX_DISTANCE))
-    return search.report
-
-
-def cancel_search(session: Session, _: Query) -> Any:
-    """Cancel the search for images that both datasets have; return the report on the search."""
-    search = _comparison(session)
-    search.cancel()
-    return search.report
-
-
 JSON_ANSWERS: Mapping[str, Callable[[Session, Query], Any]] = {
     "/api/compare/classes": lambda session, _: _comparison(session).classes(),
     "/api/compare/sizes": lambda session, _: _comparison(session).sizes(),
@@ -157,6 +143,8 @@ JSON_ANSWERS: Mapping[str, Callable[[Session, Query], Any]] = {
     "/api/compare/search": lambda session, _: _comparison(session).report,
 }
 POST_ANSWERS: Mapping[str, Callable[[Session, Query], Any]] = {
-    "/api/compare/start": start_search,
-    "/api/compare/cancel": cancel_search,
+    "/api/compare/start": lambda session, query: _comparison(session).start(
+        distance=query.integer("distance", DEFAULT_DISTANCE, most=MAX_DISTANCE)
+    ),
+    "/api/compare/cancel": lambda session, _: _comparison(session).cancel(),
 }

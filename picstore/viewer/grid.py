@@ -108,18 +108,12 @@ def answer_records(session: Session, query: Query) -> dict[str, Any]:
     return {"total": total, "items": items, "extras": session.records.extras.read if chosen.text else None}
 
 
-def answer_histograms(session: Session, query: Query) -> Any:
-    """Return histograms with counts of all records, and of the records that match the requested filter."""
-    return session.records.histograms(parse_filter(query.text("filter")), query.gone)
-
-
-def answer_find(session: Session, query: Query) -> dict[str, int]:
-    """Return the position of the record with the requested id."""
-    return {"position": session.records.position_of(query.integer("id", most=(1 << 64) - 1))}
-
-
 JSON_ANSWERS: Mapping[str, Callable[[Session, Query], Any]] = {
     "/api/records": answer_records,
-    "/api/histograms": answer_histograms,
-    "/api/find": answer_find,
+    "/api/histograms": lambda session, query: session.records.histograms(
+        parse_filter(query.text("filter")), query.gone
+    ),
+    "/api/find": lambda session, query: {
+        "position": session.records.position_of(query.integer("id", most=(1 << 64) - 1))
+    },
 }

@@ -43,12 +43,12 @@ class Verification(Background[Report]):
         super().__init__("verification", Report())
         self._dataset = dataset
 
-    def start(self, *, decode: bool) -> None:
+    def start(self, *, decode: bool) -> Report:
         """Begin to verify in a thread; raise UsageError if a verification is running or if datasets are joined."""
         path = self._dataset.path
         if not isinstance(path, Location):
             raise UsageError(f"{path} are several datasets that are read as one; verify each with `picstore verify`")
-        self.begin(Report(decode=decode), lambda: self._verify(path, decode))
+        return self.begin(Report(decode=decode), lambda: self._verify(path, decode))
 
     def _verify(self, path: Location, decode: bool) -> dict[str, Any]:
         found = verify(
@@ -105,29 +105,12 @@ def _verification(session: Session) -> Verification:
     return session.once("verification", lambda: Verification(session.dataset))
 
 
-def answer_verification(session: Session, _: Query) -> Any:
-    """Return the report on the verification."""
-    return _verification(session).report
-
-
-def start_verification(session: Session, query: Query) -> Any:
-    """Begin to verify the dataset; return the report on the verification."""
-    _verification(session).start(decode=query.text("decode") == "true")
-    return _verification(session).report
-
-
-def cancel_verification(session: Session, _: Query) -> Any:
-    """Cancel the verification; return the report on the verification."""
-    _verification(session).cancel()
-    return _verification(session).report
-
-
 JSON_ANSWERS: Mapping[str, Callable[[Session, Query], Any]] = {
     "/api/health": answer_map,
     "/api/health/file": answer_file,
-    "/api/health/verification": answer_verification,
+    "/api/health/verification": lambda session, _: _verification(session).report,
 }
 POST_ANSWERS: Mapping[str, Callable[[Session, Query], Any]] = {
-    "/api/health/verify": start_verification,
-    "/api/health/cancel": cancel_verification,
+    "/api/health/verify": lambda session, query: _verification(session).start(decode=query.text("decode") == "true"),
+    "/api/health/cancel": lambda session, _: _verification(session).cancel(),
 }

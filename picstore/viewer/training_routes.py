@@ -27,26 +27,6 @@ def answer_recipes(session: Session, _: Query) -> dict[str, Any]:
     return {"recipes": offered_recipes(session.recipe), "default": chosen, "options": given, "state": session.state}
 
 
-def answer_draws(session: Session, query: Query) -> dict[str, Any]:
-    """Return facts of the images that a recipe's transforms make of one image of the dataset in several epochs."""
-    return _told(_draw_recipe(session, query))
-
-
-def answer_drawn_picture(session: Session, query: Query) -> Picture:
-    """Return as a PNG one of the images that a recipe's transforms make of one image of the dataset."""
-    return _picture(_draw_recipe(session, query), query)
-
-
-def answer_replay(session: Session, query: Query) -> dict[str, Any]:
-    """Return facts about the batch that a training run takes at a step, and about the batch's images."""
-    return _told(_draw_batch(session, query))
-
-
-def answer_replayed_picture(session: Session, query: Query) -> Picture:
-    """Return as a PNG one image of the batch that a training run takes at a step."""
-    return _picture(_draw_batch(session, query), query)
-
-
 def answer_position(session: Session, query: Query) -> dict[str, int]:
     """Return the epoch and step of the last batch that a Loader had delivered when its state was saved."""
     from picstore.train.saved_states import find_state
@@ -72,6 +52,7 @@ def _replay(session: Session) -> Replay:
 
 
 def _draw_recipe(session: Session, query: Query) -> Drawn:
+    """Return the images that a recipe's transforms make of one image of the dataset in several epochs."""
     from picstore.viewer.drawn import MAX_DRAWS, draw_epochs
 
     position = session.position(query)
@@ -97,6 +78,7 @@ def _find_recipe(session: Session, name: str) -> Any:
 
 
 def _draw_batch(session: Session, query: Query) -> Drawn:
+    """Return the images of the batch that a training run takes at a step."""
     from picstore.viewer.replay import Run
 
     run = Run.from_query(query)
@@ -111,21 +93,23 @@ def _draw_batch(session: Session, query: Query) -> Drawn:
 
 
 def _told(drawn: Drawn) -> dict[str, Any]:
+    """Return facts about images, as JSON."""
     return {"images": drawn.images, **drawn.facts}
 
 
 def _picture(drawn: Drawn, query: Query) -> Picture:
+    """Return the image with the requested number as a PNG."""
     return encode_pixels(drawn.pixels[query.integer("image", most=len(drawn.pixels) - 1)])
 
 
 JSON_ANSWERS: Mapping[str, Answer] = {
     "/api/recipes": answer_recipes,
-    "/api/draws": answer_draws,
-    "/api/replay": answer_replay,
+    "/api/draws": lambda session, query: _told(_draw_recipe(session, query)),
+    "/api/replay": lambda session, query: _told(_draw_batch(session, query)),
     "/api/replay/position": answer_position,
     "/api/replay/steps": answer_steps,
 }
 PICTURE_ANSWERS: Mapping[str, Callable[[Session, Query], Picture]] = {
-    "/drawn": answer_drawn_picture,
-    "/replayed": answer_replayed_picture,
+    "/drawn": lambda session, query: _picture(_draw_recipe(session, query), query),
+    "/replayed": lambda session, query: _picture(_draw_batch(session, query), query),
 }

@@ -210,7 +210,7 @@ def test_an_append_that_was_given_up_does_not_hinder_manifest_restoring(make_dat
     (root / MANIFEST).unlink()
     with pytest.raises(NotADataset, match="`picstore repair`"):
         picstore.Dataset(root)
-    assert len(repair(root).dataset) == 10
+    assert repair(root).images == 10
 
 
 def test_the_copy_works_in_a_store(tmp_path: Path, bucket: str) -> None:

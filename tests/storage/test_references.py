@@ -249,4 +249,4 @@ def test_repair_deletes_nothing_where_no_image_is_there(photos: Path, own: Path)
     photos.rmdir()
     photos.with_name("unmounted").rename(photos)
     (photos / picstore.Dataset(own)[2].extra["path"]).unlink()
-    assert len(repair(own).dataset) == COUNT - 1
+    assert repair(own).images == COUNT - 1

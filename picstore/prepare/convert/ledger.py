@@ -16,6 +16,7 @@ from operator import attrgetter
 
 from picstore.errors import Corrupt, NotADataset
 from picstore.prepare.image.training_jpeg import INDEXED, LOSSLESS, REENCODED
+from picstore.results import FormatCount
 from picstore.storage.format.checksum import crc32c
 from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, WritableLocation, map_concurrently
 
@@ -75,19 +76,6 @@ def duplicate_line(name: str, id_: int, first: int) -> LedgerLine:
 
 
 @dataclass(slots=True)
-class FormatTotals:
-    """Totals over the converted inputs of one source format; ``bytes`` is the size of their JPEGs."""
-
-    inputs: int = 0
-    lossless: int = 0
-    source_bytes: int = 0
-    bytes: int = 0
-
-    def __add__(self, other: FormatTotals) -> FormatTotals:
-        return FormatTotals(*(getattr(self, name) + getattr(other, name) for name in FormatTotals.__slots__))
-
-
-@dataclass(slots=True)
 class Tally:
     """Counts and sums over ledger lines, by status and reason.
 
@@ -123,15 +111,17 @@ class Tally:
     def bytes(self) -> int:
         return sum(self.jpegs.values())
 
-    def formats(self) -> dict[str, FormatTotals]:
-        """Return the totals of the converted inputs by source format, the most frequent format first."""
-        totals: dict[str, FormatTotals] = {}
-        for (status, reason), count in self.reasons.items():
-            if status in (LOSSLESS, REENCODED, INDEXED):
-                name, key = source_format(status, reason), (status, reason)
-                added = FormatTotals(count, count if status == LOSSLESS else 0, self.sources[key], self.jpegs[key])
-                totals[name] = totals.get(name, FormatTotals()) + added
-        return dict(sorted(totals.items(), key=lambda item: (-item[1].inputs, item[0])))
+    def formats(self) -> list[FormatCount]:
+        """Count the converted inputs by the format of their source file, the most frequent format first."""
+        totals: dict[str, Counter[str]] = {}
+        for key, count in self.reasons.items():
+            if key[0] in (LOSSLESS, REENCODED, INDEXED):
+                lossless = count if key[0] == LOSSLESS else 0
+                added = {"inputs": count, "lossless": lossless}
+                added |= {"source_bytes": self.sources[key], "jpeg_bytes": self.jpegs[key]}
+                totals.setdefault(source_format(*key), Counter()).update(added)
+        ordered = sorted(totals.items(), key=lambda item: (-item[1]["inputs"], item[0]))
+        return [FormatCount(format=name, **of) for name, of in ordered]
 
     @property
     def inputs(self) -> int:

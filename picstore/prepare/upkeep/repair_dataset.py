@@ -5,14 +5,12 @@ No file with images is changed. The index locates each container, so a file with
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from picstore.arrays import Bools, Table
 from picstore.display.progress import Progress, begin_stage
 from picstore.errors import Corrupt, Damage, NotADataset
-from picstore.results import Loss
+from picstore.results import Loss, RepairResult
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.edit_entries import Edits
 from picstore.storage.format.checksum import crc32c
@@ -24,33 +22,7 @@ from picstore.storage.manifest import FileEntry, Manifest, read_index, read_mani
 from picstore.storage.manifest_writer import keep_counts, restore_manifest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repaired:
-    """Result of a repair.
-
-    Attributes:
-        dataset: the repaired dataset.
-        manifest: whether the manifest was restored from its copy.
-        copy: whether the manifest's copy was written anew from the manifest.
-        index: whether the index was rebuilt.
-        counts: whether the record counts by label were written, because they were missing, damaged or wrong.
-        losses: damaged records that were deleted by this repair.
-    """
-
-    dataset: Dataset
-    manifest: bool
-    copy: bool
-    index: bool
-    counts: bool
-    losses: list[Loss]
-
-    @property
-    def lost(self) -> int:
-        """Number of records that the repair deleted."""
-        return sum(loss.records for loss in self.losses)
-
-
-def repair(where: Where, *, root: Where | None = None, progress: Progress | None = None) -> Repaired:
+def repair(where: Where, *, root: Where | None = None, progress: Progress | None = None) -> RepairResult:
     """Restore a dataset's damaged manifest, copy, index and counts, and delete the records that cannot be read.
 
     Arguments and errors are those of :func:`picstore.repair`. Raise Damage if both the manifest and its copy are
@@ -85,9 +57,16 @@ def repair(where: Where, *, root: Where | None = None, progress: Progress | None
     wrong = kept is not None and not losses and not kept.same(saved.count_records())
     if wrong:
         keep_counts(folder, saved.manifest, saved.count_records())
-    counts = wrong or kept is None
-    return Repaired(
-        dataset=saved, manifest=restored.manifest, copy=restored.copy, index=index, counts=counts, losses=losses
+    return RepairResult(
+        dataset=str(folder),
+        uuid=saved.uuid,
+        images=len(saved),
+        manifest=restored.manifest,
+        copy=restored.copy,
+        index=index,
+        counts=wrong or kept is None,
+        records_lost=sum(loss.records for loss in losses),
+        losses=losses,
     )
 
 

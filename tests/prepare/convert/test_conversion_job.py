@@ -32,7 +32,6 @@ from picstore.errors import NotADataset
 from picstore.jpeg import markers
 from picstore.prepare.convert.ledger import LedgerLine, Tally
 from picstore.prepare.convert.row_division import MIB, DatasetShape, count_rows, row_slice
-from picstore.verbs.conversion import count_formats
 
 SMALL = ("--streams", "3", "--file-size", "8KiB", "--container-size", "8KiB")
 
@@ -443,7 +442,7 @@ def test_of_many_formats_the_rarest_are_counted_together() -> None:
     for number in range(14):
         for _ in range(20 - number):
             tally.add_line(LedgerLine("a", 0, "reencoded", f"F{number:02d}", 1_000_000, 500_000))
-    lines = format_lines(count_formats(tally))
+    lines = format_lines(tally.formats())
     assert len(lines) == 11
     assert " ".join(lines[0].split()) == "20 F00 0 lossless, 20.0 MB to 10.0 MB, -50.0%"
     assert " ".join(lines[-1].split()) == "34 4 others 0 lossless, 34.0 MB to 17.0 MB, -50.0%"

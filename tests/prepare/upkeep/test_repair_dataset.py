@@ -40,7 +40,7 @@ def flip(path: Path, offset: int) -> None:
 def test_a_sound_data_set_stays_as_it_is(dataset: Path) -> None:
     before = tree(dataset)
     done = repair(dataset)
-    assert (done.index, done.lost, tree(dataset)) == (False, 0, before)
+    assert (done.index, done.records_lost, tree(dataset)) == (False, 0, before)
 
 
 @pytest.mark.parametrize("tail", [0, 100])
@@ -75,7 +75,7 @@ def test_the_index_of_an_append_that_was_never_published_is_not_taken(dataset: P
     (dataset / "picstore.idx").unlink()
     (dataset / "picstore.json").unlink()
     done = repair(dataset)
-    assert (done.manifest, done.index, done.dataset.uuid, len(done.dataset)) == (True, True, uuid, 120)
+    assert (done.manifest, done.index, done.uuid, done.images) == (True, True, uuid, 120)
     (dataset / "picstore.json").unlink()
     (dataset / "picstore.copy.json").unlink()
     with pytest.raises(NotADataset):
@@ -153,7 +153,7 @@ def damage(dataset: Path, raw: bytes | None) -> None:
 def require_restored(dataset: Path, before: dict[str, str], damaged: bytes | None) -> None:
     """Repair, and require every file to be as before, and the damaged manifest to be kept."""
     done = repair(dataset)
-    assert (done.manifest, done.copy, done.index, done.lost) == (True, False, False, 0)
+    assert (done.manifest, done.copy, done.index, done.records_lost) == (True, False, False, 0)
     if damaged is not None:
         assert (dataset / DAMAGED).read_bytes() == damaged
         (dataset / DAMAGED).unlink()
@@ -306,6 +306,6 @@ def test_a_record_that_is_lost_before_a_deleted_one_is_deleted_too(make_dataset:
         root / "0000" / "000000.pic",
         picstore.Dataset(root).containers.container_ref(0).offset + int(entry["offset"]) + 40,
     )
-    assert repair(root).lost == 1
+    assert repair(root).records_lost == 1
     assert picstore.Dataset(root).ids.tolist() == [id_ for k, id_ in enumerate(ids) if k not in (2, 9)]
     assert verify(root, workers=1).findings == []
