@@ -43,8 +43,10 @@ def start_helper(
     """
     kept = [] if last_words is None else [last_words]
     told = ["\n".join(module_folders()), main, ",".join(without), "".join(map(str, kept))]
+    # Those of Python's options -E and -s with which this interpreter was started.
+    flags = [*["-E"] * sys.flags.ignore_environment, *["-s"] * sys.flags.no_user_site]
     return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        [sys.executable, *_flags(), str(_MAIN), *told, *map(str, arguments)],
+        [sys.executable, *flags, str(_MAIN), *told, *map(str, arguments)],
         pass_fds=[*descriptors, *kept],
         env={**os.environ, **(environment or {})},
         **options,
@@ -56,11 +58,6 @@ def allow_imports(names: Sequence[str] = NUMBA_EXTRAS) -> None:
     for name in names:
         if sys.modules.get(name) is None:
             sys.modules.pop(name, None)
-
-
-def _flags() -> list[str]:
-    """Return those of Python's command-line options -E and -s with which this interpreter was started."""
-    return [*["-E"] * sys.flags.ignore_environment, *["-s"] * sys.flags.no_user_site]
 
 
 def module_folders() -> list[str]:

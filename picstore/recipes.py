@@ -7,6 +7,7 @@ mixes batches (MixUp, CutMix) and how often it repeats a record.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -205,9 +206,9 @@ def find_recipe(given: str) -> tuple[list[Transforms | Views], dict[str, Any]]:
         if given not in NAMED:
             raise UsageError(f"no recipe {given!r}; possible are {', '.join(NAMED)}, or a file FILE.toml")
         return [NAMED[given]()], {}
-    from picstore.train.mux_config import read_recipe
+    from picstore.train.mux_config import read_toml
 
-    config = read_recipe(given)
+    config = read_toml(Path(given), needs_source=False)
     lists = [entry.transform for entry in config.entries if entry.transform is not None]
     if len(lists) < len(config.entries) or not lists:
         lists.append(config.transform)

@@ -180,9 +180,6 @@ def _bars(rows: Sequence[tuple[str, int]]) -> Iterator[str]:
     room = max(10, min(_WIDEST, shutil.get_terminal_size().columns - widest - digits - 8))
     most = max(max(count for _, count in rows), 1)
     for name, (_, count) in zip(names, rows, strict=True):
-        yield f"    {name:<{widest}}  {count:>{digits},}  {_bar(count / most, room)}".rstrip()
-
-
-def _bar(fraction: float, room: int) -> str:
-    eighths = max(round(8 * room * fraction), 1 if fraction else 0)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+        eighths = max(round(8 * room * count / most), 1 if count else 0)
+        bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+        yield f"    {name:<{widest}}  {count:>{digits},}  {bar}".rstrip()

@@ -85,7 +85,8 @@ class Cache:
     def __init__(self, folder: str | os.PathLike[str], limit: int | str, dataset: str, root: Location) -> None:
         self.folder = Path(folder).absolute()
         self.limit = parse_size(limit)
-        self._own = self.folder / f"{dataset}-{_digest(root)}"
+        digest = hashlib.sha256(str(root.absolute()).encode("utf-8", "surrogatepass")).hexdigest()
+        self._own = self.folder / f"{dataset}-{digest[:16]}"
         # Numbers of bytes that this process and, after forks, its parent processes may write, by process id.
         self._rooms: dict[int, _Room] = {}
         self._full_until = 0.0
@@ -207,8 +208,3 @@ class Cache:
         if not self._warned:
             self._warned = True
             logger.warning("the cache %s cannot be used: %s; reading goes on without it", self.folder, error)
-
-
-def _digest(root: Location) -> str:
-    """Return the first 64 bits, in hexadecimal, of the SHA-256 of a location's absolute path or URL."""
-    return hashlib.sha256(str(root.absolute()).encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -96,8 +96,9 @@ class Condition:
         self._names = names
         self._connection = duckdb.connect(config=_CLOSED)
         self.columns: list[str] = []
-        for node in _nodes(self._parse()):
-            self._check(node)
+        for node in _objects(self._parse()):
+            if "class" in node:
+                self._check(node)
         twice = {name for name in self.columns if [each.lower() for each in self.columns].count(name.lower()) > 1}
         if twice:
             self._refuse(f"SQL does not tell the columns {', '.join(sorted(twice))} apart")
@@ -184,10 +185,6 @@ class Condition:
         given = f"{self.text[:200]}…" if len(self.text) > 200 else self.text
         text = f"the condition {given!r} is refused: {reason}; columns are {', '.join(self._names)}"
         raise UsageError(text) from cause
-
-
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    return (each for each in _objects(tree) if "class" in each)
 
 
 def _type_names(node: dict[str, Any]) -> Iterator[str]:

@@ -284,12 +284,14 @@ class ContainerReader:
 
         For a damaged index entry, the id is -1 and other facts are 0.
         """
-        if self._facts is None:
-            self._facts = self._cached_facts()
+        cache = None if self._shift else self.cache
+        if self._facts is None and cache is not None:
+            cached = cache.read_facts(int(self.rows["records"].sum(dtype=np.int64)) * FACTS.itemsize)
+            self._facts = None if cached is None else np.frombuffer(cached, FACTS)
         if self._facts is None:
             self._facts = self._collect(lambda facts: facts, FACTS)
-            if self.cache is not None and not self._shift and (self._facts["id"] >= 0).all():
-                self.cache.store_facts(self._facts.tobytes())
+            if cache is not None and (self._facts["id"] >= 0).all():
+                cache.store_facts(self._facts.tobytes())
         return read_only(self._facts)
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
@@ -300,11 +302,6 @@ class ContainerReader:
         if self._facts is None and self.cache is None:
             return self._collect(compute, np.dtype(dtype))
         return compute(self.facts())
-
-    def _cached_facts(self) -> Table | None:
-        count = int(self.rows["records"].sum(dtype=np.int64))
-        cached = None if self.cache is None or self._shift else self.cache.read_facts(count * FACTS.itemsize)
-        return None if cached is None else np.frombuffer(cached, FACTS)
 
     def positions(self, ids: I64) -> I64:
         """Return the positions in stored order of the records ``ids``; raise UsageError if an id has no record."""

@@ -102,11 +102,8 @@ def _marks_of(target: Any, classes: Sequence[str]) -> dict[str, Any]:
         marks["points"] = points[shown] + 0.5
     if target.get("polygons") is not None:
         marks["outlines"] = [outline.numpy() for outlines in target["polygons"] for outline in outlines]
-    masks = [value for name, value in target.items() if name not in marks and _is_mask(value)]
+    tensors = [each for name, each in target.items() if name not in marks and isinstance(each, torch.Tensor)]
+    masks = [each for each in tensors if type(each).__name__ == "Mask" and each.ndim == 2]
     if masks:
         marks["mask"] = masks[0].numpy()
     return marks
-
-
-def _is_mask(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and type(value).__name__ == "Mask" and value.ndim == 2

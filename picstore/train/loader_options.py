@@ -133,10 +133,6 @@ def _path(value: Any, name: str) -> str | os.PathLike[str]:
     return value
 
 
-def _gap(value: Any, _: str) -> float | None:
-    return check_reducing_gap(value)
-
-
 class LoaderOptions(TypedDict, total=False):
     """Options of :class:`picstore.DataMux`. A configuration may contain the options that TOML can express.
 
@@ -156,7 +152,7 @@ class LoaderOptions(TypedDict, total=False):
     dtype: torch.dtype | None
     memory_format: torch.memory_format
     max_pixels: Annotated[int, _integer(1)]
-    reducing_gap: Annotated[float | None, _gap]
+    reducing_gap: Annotated[float | None, lambda value, _: check_reducing_gap(value)]
     decoder: Annotated[str, _text]
     isolate: Annotated[bool, _boolean]
     processes: Annotated[int | None, _optional(_integer(1))]
@@ -183,11 +179,10 @@ class LoaderArguments(LoaderOptions, total=False):
     repeat: Annotated[float, _positive]
 
 
-def _find_check(hint: Any) -> _Check:
-    return hint.__metadata__[0] if get_origin(hint) is Annotated else lambda value, _: value
-
-
-_CHECKS = {name: _find_check(hint) for name, hint in get_type_hints(LoaderArguments, include_extras=True).items()}
+_CHECKS: dict[str, _Check] = {
+    name: hint.__metadata__[0] if get_origin(hint) is Annotated else lambda value, _: value
+    for name, hint in get_type_hints(LoaderArguments, include_extras=True).items()
+}
 
 
 def check_arguments(given: Mapping[str, Any]) -> LoaderArguments:

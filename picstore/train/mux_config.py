@@ -127,18 +127,13 @@ def read_config(path: Any) -> MuxConfig:
         return MuxConfig(tuple(_given(triple) for triple in path))
     config = Path(path)
     if config.suffix.lower() == ".toml":
-        return _from_toml(config)
+        return read_toml(config)
     words = _read_text(config).split()
     if not words or len(words) % 3:
         found = f"{config} holds {counted(len(words), 'word')}"
         raise UsageError(f"{found}; `path base_label count` for each dataset are needed")
     triples = zip(words[::3], words[1::3], words[2::3], strict=True)
     return MuxConfig(tuple(_from_triple(*triple, config) for triple in triples))
-
-
-def read_recipe(path: str | os.PathLike[str]) -> MuxConfig:
-    """Read a TOML configuration that may have no datasets; raise UsageError if it is not valid."""
-    return _from_toml(Path(path), needs_source=False)
 
 
 def _read_text(config: Path) -> str:
@@ -180,7 +175,8 @@ def _checked(entry: MuxEntry, config: str) -> MuxEntry:
     return replace(entry, base=base, count=count)
 
 
-def _from_toml(config: Path, *, needs_source: bool = True) -> MuxConfig:
+def read_toml(config: Path, *, needs_source: bool = True) -> MuxConfig:
+    """Read a TOML configuration; raise UsageError if it is not valid, or lacks datasets that it needs."""
     try:
         tables = tomllib.loads(_read_text(config))
     except tomllib.TOMLDecodeError as error:

@@ -177,12 +177,9 @@ def _list_of(given: dict[str, Any], name: str, kind: type) -> list[Any]:
 
 def _range_of(name: str, bounds: Any) -> tuple[float | None, float | None]:
     known = isinstance(bounds, list) and len(bounds) == 2
-    if not known or not all(bound is None or _is_number(bound) for bound in bounds):
+    numbers = [each for each in bounds if each is not None] if known else []
+    if not known or not all(type(each) in (int, float) and math.isfinite(each) for each in numbers):
         raise UsageError(
             f"the range of {shortened(name)} is {shortened(repr(bounds))}; give two numbers, null for no limit"
         )
     return bounds[0], bounds[1]
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)

@@ -86,9 +86,11 @@ def _reduce_depth(image: Image.Image, background: tuple[int, int, int]) -> Image
     transparent = image.info.get("transparency")
     alpha = isinstance(transparent, int)
     flat = Image.new("LA" if alpha else "L", image.size)
+    table = np.rint(np.arange(65_536) * (255 / 65_535)).astype(np.uint8)
     for box in strip_boxes(image.size):
         values = np.asarray(image.crop(box))
-        grey = scale(values, white) if image.mode == "F" or _is_wide(image) else _from_16_bits(values)
+        is_scaled = image.mode == "F" or _is_wide(image)
+        grey = scale(values, white) if is_scaled else table[np.clip(values, 0, 65_535)]
         strip = Image.fromarray(grey)
         if alpha:
             strip.putalpha(Image.fromarray(np.where(values == transparent, 0, 255).astype(np.uint8)))
@@ -123,12 +125,6 @@ def largest_usual(strips: Iterable[npt.NDArray[Any]]) -> float:
     """Return the float to scale to white: the least of 1, 255, 65,535 that no sample exceeds, or the largest sample."""
     most = max(float(np.max(values, initial=0, where=np.isfinite(values))) for values in strips)
     return next((top for top in (1.0, 255.0, 65_535.0) if most <= top), most)
-
-
-def _from_16_bits(values: npt.NDArray[np.integer]) -> U8:
-    table = np.rint(np.arange(65_536) * (255 / 65_535)).astype(np.uint8)
-    scaled: U8 = table[np.clip(values, 0, 65_535)]
-    return scaled
 
 
 def scale(values: npt.NDArray[Any], top: float) -> U8:

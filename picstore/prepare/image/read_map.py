@@ -66,7 +66,8 @@ def make_map(name: str, data: bytes | Array, spec: MapSpec, image: CoordinateMap
             values = _TO_UPRIGHT[image.orientation](values)
         width, height = image.stored_size
         if values.shape[:2] != (height, width):
-            rows, columns = (_nearest(n, of) for n, of in zip((height, width), values.shape[:2], strict=True))
+            sides = zip((height, width), values.shape[:2], strict=True)
+            rows, columns = ((2 * np.arange(count) + 1) * of // (2 * count) for count, of in sides)
             values = values[rows[:, None], columns]
         elif isinstance(data, bytes) and size == (width, height) and _is_stored_form(data, spec):
             return data
@@ -107,10 +108,6 @@ def _require_size(size: tuple[int, int], image: CoordinateMap) -> None:
     if size not in (image.upright_size, image.raw_size, image.stored_size):
         width, height = image.upright_size
         raise ImageError(f"has {size[0]} × {size[1]} pixels, its image {width} × {height}")
-
-
-def _nearest(count: int, of: int) -> Array:
-    return ((2 * np.arange(count) + 1) * of) // (2 * count)
 
 
 def _is_stored_form(data: bytes, spec: MapSpec) -> bool:

@@ -93,7 +93,11 @@ def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
                 if not factor:
                     return data
                 moved = _moved(opened, image, factor)
-            return data if moved is None else _encoded(moved, kind)
+            if moved is None:
+                return data
+            out = io.BytesIO()
+            moved.save(out, kind, **({"quality": _QUALITY, "subsampling": 0} if kind == "JPEG" else {}))
+            return out.getvalue()
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error
 
@@ -130,12 +134,6 @@ def _moved(opened: Image.Image, image: CoordinateMap, factor: int) -> Image.Imag
         return None if turn is None else turned
     rule = Image.Resampling.NEAREST if _is_mask(opened) else Image.Resampling.LANCZOS
     return turned.resize((width, height), rule)
-
-
-def _encoded(moved: Image.Image, kind: str) -> bytes:
-    out = io.BytesIO()
-    moved.save(out, kind, **({"quality": _QUALITY, "subsampling": 0} if kind == "JPEG" else {}))
-    return out.getvalue()
 
 
 def mask_problem(name: str, data: bytes, size: tuple[int, int]) -> str:

@@ -122,7 +122,9 @@ def list_box_csv(table: Location, root: Location, image_field: str | None, label
         first = next(csv.reader(io.StringIO(head, newline=""), delimiter=delimiter_of(table)), [])
     except csv.Error:
         return None
-    names = _RETINANET if _is_retinanet(first) else first
+    # The first row of RetinaNet's tables is a path and a box instead of a header.
+    has_box = all(value == "" or _number(value) is not None for value in first[1:5])
+    names = _RETINANET if len(first) == len(_RETINANET) and has_box and "." in first[0] else first
     corners = _corner_columns(names)
     if corners is None:
         return None
@@ -165,13 +167,6 @@ def _corner_columns(names: Sequence[str]) -> tuple[str, str, str, str] | None:
         if {left, top, right, bottom} <= lower.keys():
             return lower[left], lower[top], lower[right], lower[bottom]
     return None
-
-
-def _is_retinanet(first: Sequence[str]) -> bool:
-    """Return whether a table's first row is a path and a box instead of a header, as in RetinaNet's tables."""
-    if len(first) != len(_RETINANET) or not all(value == "" or _number(value) is not None for value in first[1:5]):
-        return False
-    return "." in first[0]
 
 
 def _add_box(found: _Image, row: dict[str, str], corners: Sequence[str], label: str | None) -> None:

@@ -61,7 +61,9 @@ def list_hdf5(
             found: dict[str, Any] = {}
             file.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
             for name, item in found.items():
-                _check_storage(item, f"{path}: dataset {name!r}")
+                if item.external or item.is_virtual:  # An untrusted file could name any file of the user.
+                    what = f"dataset {name!r} has its values in other files"
+                    raise UsageError(f"{path}: {what}; write them into one file")
             images = [name for name, item in found.items() if _holds_images(h5py, item)]
             if image_field is None or split is not None:
                 images = choose_split(images, str, split, path)
@@ -86,23 +88,16 @@ def list_hdf5(
             partner = _X.sub("y", without_split(last).lower())
             label = labels.choose(rows, only=[name for name in rows if name.lower() == partner != last.lower()])
             samples = _samples(path, image, len(found[image]), rows, label, size)
-            skipped = [name for name in found if name != image and found[name] not in rows.values()]
-            remarks = [f"dataset {name}: left out{_rows_of(found[name])}" for name in skipped]
+            remarks = [
+                f"dataset {name}: left out" + (f" of {item.shape[0]:,} rows" if item.shape else "")
+                for name, item in found.items()
+                if name != image and item not in rows.values()
+            ]
             listed = end_at_damage(samples, path, f"{path.name}/{image}", count=len(found[image]), version=version)
             return ListingBuilder(listed).build("hdf5", where=path, remarks=remarks, labels=labels)
     # h5py raises any of these exceptions if a file is damaged.
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
         raise Damage(f"not an HDF5 file that can be read: {error}", printable(str(path))) from error
-
-
-def _rows_of(item: Any) -> str:
-    return f" of {item.shape[0]:,} rows" if item.shape else ""
-
-
-def _check_storage(item: Any, what: str) -> None:
-    """Raise UsageError if values lie in other files, because an untrusted file could name any file of the user."""
-    if item.external or item.is_virtual:
-        raise UsageError(f"{what} has its values in other files; write them into one file")
 
 
 def _check_size(item: Any, name: str, size: int, path: Path) -> None:
@@ -191,7 +186,8 @@ def _samples(
         for k in range(stop - start):
             name = printable(f"{path.name}/{image}/{start + k}")
             sample = SourceSample(name, str(path), start + k, reader=read_hdf5, key=image.encode())
-            sample.extra = {column: _text(values[k]) for column, values in columns.items()}
+            row = {column: values[k] for column, values in columns.items()}
+            sample.extra = {name: decode_text(each) if isinstance(each, bytes) else each for name, each in row.items()}
             damaged = [column for column, value in sample.extra.items() if isinstance(value, Damage)]
             if damaged:
                 sample.problem = f"damaged: {damaged[0]}: {sample.extra[damaged[0]].what}"
@@ -210,10 +206,6 @@ def _values(item: Any, start: int, stop: int, count: int) -> list[Any]:
         if stop - start == 1:
             return [Damage(f"cannot be read: {error}", item.name)]
     return [value for row in range(start, stop) for value in _values(item, row, row + 1, count)]
-
-
-def _text(value: Any) -> Any:
-    return decode_text(value) if isinstance(value, bytes) else value
 
 
 @functools.lru_cache(1)

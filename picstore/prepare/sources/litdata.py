@@ -147,7 +147,8 @@ def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: 
         raise Corrupt(f"not the {counted(count, 'sample')} that the index has", file.printable_path)
     ends = np.frombuffer(plain.read(4, 4 * (count + 1)), "<u4").tolist()
     for start, end in itertools.pairwise(ends):
-        if level == "sample" and _is_compressed(file, start, end):
+        is_inside = level == "sample" and 0 < start <= end - len(_ZSTD) <= file.size - len(_ZSTD)
+        if is_inside and file.read(start, len(_ZSTD)) == _ZSTD:
             try:
                 inner = CompressedBlock("zstd", start, end - start, _decompressed_size(file, start, end))
                 yield _Stored(decompress_block(file.path, inner, file.version), 0, inner.decompressed_size, inner)
@@ -155,10 +156,6 @@ def _stored_samples(file: SourceFile, entry: dict[str, Any], level: str, count: 
                 yield error
         else:
             yield _Stored(plain, start, end, block)
-
-
-def _is_compressed(file: SourceFile, start: int, end: int) -> bool:
-    return 0 < start <= end - len(_ZSTD) <= file.size - len(_ZSTD) and file.read(start, len(_ZSTD)) == _ZSTD
 
 
 def _decompressed_size(file: SourceFile, start: int, end: int) -> int:

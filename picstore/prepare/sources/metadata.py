@@ -138,10 +138,12 @@ def _clean(value: Any, odd: OddValues, field: str, depth: int) -> Any:
     if value is None or isinstance(value, (bool, str, int, float)):
         return _clean_scalar(value, odd, field)
     if isinstance(value, (dict, list, tuple, set, frozenset)):
-        if depth <= _MAX_DEPTH:
-            return _clean_container(value, odd, field, depth)
-        odd[_DEEP, field] += 1
-        return None
+        if depth > _MAX_DEPTH:
+            odd[_DEEP, field] += 1
+            return None
+        if isinstance(value, dict):
+            return _clean_members(value, odd, field, depth)
+        return [_clean(inner, odd, field, depth + 1) for inner in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
         odd[_BYTES, field] += 1
         return None
@@ -161,12 +163,6 @@ def _clean_scalar(value: str | float | None, odd: OddValues, field: str) -> Any:
         return value
     odd[_NUMBER, field] += 1
     return None
-
-
-def _clean_container(value: Any, odd: OddValues, field: str, depth: int) -> Any:
-    if isinstance(value, dict):
-        return _clean_members(value, odd, field, depth)
-    return [_clean(inner, odd, field, depth + 1) for inner in value]
 
 
 def _clean_members(members: dict[Any, Any], odd: OddValues, field: str, depth: int) -> dict[str, Any]:

@@ -126,18 +126,13 @@ def _samples(part: ParquetPart, columns: ColumnChoice) -> Iterator[SourceSample]
                 key = where + schema.image.encode()
                 targets = OWN if schema.json_extra else ""
                 sample = SourceSample(row_name, path, extra=values, reader=read_parquet, key=key, targets=targets)
-                sample.attachments = tuple(
-                    (printable(name), _attached(sample, name, where))
-                    for name, is_there in there
-                    if is_there is None or is_there[row]
-                )
+                for name, is_there in there:
+                    if is_there is None or is_there[row]:
+                        key, shown = where + name.encode(), printable(name)
+                        attached = Input(f"{row_name}/{shown}", -1, path, reader=read_parquet, key=key)
+                        sample.attachments += ((shown, attached),)
                 sample.label = schema.take_label(sample.extra, part.file)
                 yield sample
-
-
-def _attached(sample: SourceSample, column: str, where: bytes) -> Input:
-    key = where + column.encode()
-    return Input(f"{sample.name}/{printable(column)}", -1, sample.path, reader=read_parquet, key=key)
 
 
 def _join_extra(values: dict[str, Any], skipped: SkippedFields) -> None:

@@ -116,18 +116,14 @@ class Foreign:
     remedy: str
 
 
-def _is_text(head: bytes) -> bool:
-    """Return whether a file's first bytes may be text: they have no zero byte, and few control characters."""
-    return b"\0" not in head and len(_CONTROL.findall(head)) <= 1 + len(head) // 64
-
-
 def describe_foreign(head: bytes, name: str) -> Foreign | None:
     """Return type and remedy of a file that no source reads, by first bytes and name; None if it is text or empty."""
     if head.startswith(b"PK\x03\x04"):
         for suffixes, (what, remedy) in _ZIPPED.items():
             if name.lower().endswith(suffixes):
                 return Foreign(what, remedy)
-    if is_wide(head) or _is_text(head):
+    # Text has no zero byte, and few control characters.
+    if is_wide(head) or (b"\0" not in head and len(_CONTROL.findall(head)) <= 1 + len(head) // 64):
         if head.lstrip()[:1] in (b"{", b"[") and name.lower().endswith(".json"):
             remedy = "give the folder of its images, and COCO's file by --annotations; JSON Lines are called .jsonl"
             return Foreign("a JSON document", remedy)

@@ -113,7 +113,7 @@ def stated_counts(folder: Location) -> dict[str, int]:
     The index files are ``sizes.json`` of OpenCLIP, ``wids-meta.json`` and ``index.json`` of webdataset's wids, and
     ``.nv-meta/.info.json`` of Megatron Energon.
     """
-    counts: dict[str, Any] = _read_json(folder / "sizes.json")
+    counts = _read_json(folder / "sizes.json")
     for name in ("index.json", "wids-meta.json"):
         shards = _read_json(folder / name).get("shardlist")
         for shard in shards if isinstance(shards, list) else ():
@@ -121,7 +121,8 @@ def stated_counts(folder: Location) -> dict[str, int]:
                 counts[shard["url"].rpartition("/")[2]] = shard.get("nsamples")
     energon = _read_json(folder / ".nv-meta" / ".info.json").get("shard_counts")
     counts |= energon if isinstance(energon, dict) else {}
-    return {name: count for name, count in counts.items() if _is_name(name) and _is_count(count)}
+    tars = {name: count for name, count in counts.items() if name.endswith(".tar") and not {"/", "\0"} & set(name)}
+    return {name: count for name, count in tars.items() if _is_count(count)}
 
 
 def index_of_tar(tar: Location, names: frozenset[str]) -> Location | None:
@@ -233,10 +234,6 @@ def _read(file: Location) -> bytes:
 
 def _read_json(file: Location) -> dict[str, Any]:
     return json_object(_read(file)) or {}
-
-
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and name.endswith(".tar") and "/" not in name and "\0" not in name
 
 
 def _is_count(count: object) -> TypeGuard[int]:

@@ -62,7 +62,9 @@ def choose_split(items: Sequence[T], name: Callable[[T], str], split: str | None
     found = [split_of_name(each) for each in names]
     # If some names contain a usual word for a split, other names of numbered shards stand for splits too.
     if any(found):
-        found = [each or _numbered_split(shard) for each, shard in zip(found, names, strict=True)]
+        numbered = [_NUMBERED.match(each.rpartition("/")[2].lower()) for each in names]
+        others = [match and match[1].partition(".")[0] for match in numbered]
+        found = [each or other for each, other in zip(found, others, strict=True)]
     splits = list(dict.fromkeys(each for each in found if each))
     if split is None and len(splits) > 1:
         refuse(splits, where)
@@ -70,11 +72,6 @@ def choose_split(items: Sequence[T], name: Callable[[T], str], split: str | None
         return list(items)
     chosen = require_split(split, splits, where)
     return [item for item, each in zip(items, found, strict=True) if each == chosen]
-
-
-def _numbered_split(name: str) -> str | None:
-    match = _NUMBERED.match(name.rpartition("/")[2].lower())
-    return match[1].partition(".")[0] if match else None
 
 
 def match_split(split: str, names: Iterable[str]) -> str | None:

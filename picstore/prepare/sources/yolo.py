@@ -100,7 +100,9 @@ def list_yolo(folder: Location, *, split: str | None = None) -> Listing:
     listed, fields = InputTable(), set[str]()
     found = map_concurrently(lambda pair: _read(pair, meaning), pairs)
     for pair, objects in zip(pairs, found, strict=True):
-        one = _input(pair)
+        problem = "a label file without an image" if pair.labels else "a list names it; it is missing"
+        name = printable(pair.name)
+        one = Input(name, -1, str(pair.image or pair.labels or name), problem="" if pair.image else problem)
         if isinstance(objects, str):
             listed.append(replace(one, problem=one.problem or objects))
             continue
@@ -179,15 +181,15 @@ def _pairs(tree: _Tree, notes: Counter[str]) -> list[_Pair]:
             elif not lower.endswith((".cache", ".yaml", ".yml", *_NAMES)):
                 notes["file that is neither an image nor a label file: left out"] += 1
     stems = set(map(_stem, images))
-    of_others = {stem for stem, file in labels.items() if stem not in stems and _is_other(file.name, tree)}
+    # A text file without an image may be a readme, class names or an image list instead of a label file.
+    of_others = {
+        stem
+        for stem, file in labels.items()
+        if _NOT_LABELS.fullmatch(file.name) or (tree.is_shared and splits.split_of_word(file.name))
+    }
     pairs = [_Pair(file, labels.get(_stem(name)), tree.image_prefix + name) for name, file in sorted(images.items())]
     alone = sorted(labels.keys() - stems - of_others)
     return pairs + [_Pair(None, labels[stem], f"{tree.label_prefix}{stem}.txt") for stem in alone]
-
-
-def _is_other(name: str, tree: _Tree) -> bool:
-    """Return whether a text file without an image is a readme, class names or an image list instead of a label file."""
-    return bool(_NOT_LABELS.fullmatch(name) or (tree.is_shared and splits.split_of_word(name)))
 
 
 def _stem(name: str) -> str:
@@ -229,12 +231,6 @@ def _require_labels(folder: Location, pairs: Sequence[_Pair], notes: Mapping[str
             f"{folder} has other files than YOLO's .txt in {_LABELS}; if they are masks, name each image and its mask "
             "as attachments in a table .jsonl; if the folders are classes, give --source folder"
         )
-
-
-def _input(pair: _Pair) -> Input:
-    name, file = printable(pair.name), pair.image or pair.labels
-    problem = "" if pair.image else "a label file without an image" if pair.labels else "a list names it; it is missing"
-    return Input(name, -1, str(file or name), problem=problem)
 
 
 def _finish(one: Input, fields: set[str]) -> Input:

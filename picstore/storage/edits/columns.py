@@ -63,7 +63,8 @@ class Column:
         """Return placeholders, NaN, -1 or None, for ``count`` records without a value."""
         if self.ends is not None:
             return [None] * count
-        return np.full((count, *self.values.shape[1:]), _missing_number(self.values.dtype), self.values.dtype)
+        missing = np.nan if self.values.dtype.kind == "f" else -1
+        return np.full((count, *self.values.shape[1:]), missing, self.values.dtype)
 
     def get(self, id_: int) -> Any:
         """Return the value of one record: a str, int, float or array; None if the record has no value."""
@@ -96,10 +97,6 @@ class Column:
             return bytes(self.values[start : int(ends[index])]).decode()
         except UnicodeDecodeError as error:
             raise Corrupt(f"text {index} of the column is not UTF-8", self.file) from error
-
-
-def _missing_number(dtype: np.dtype[Any]) -> float:
-    return np.nan if dtype.kind == "f" else -1
 
 
 def read_column(entry: ColumnEntry, read: Callable[[NpyFile], Array]) -> Column:

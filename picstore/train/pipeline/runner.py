@@ -215,7 +215,9 @@ class PipelineRunner:
         seeded = not all(isinstance(transform, BatchTransform) for transform in callables)
         device = labels.device
         forked = torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=seeded)
-        with _generator_lock() if seeded else nullcontext(), forked:
+        # This process's lock for torch's generators, which callables in several threads share.
+        lock = _generator_locks.setdefault(os.getpid(), threading.RLock())
+        with lock if seeded else nullcontext(), forked:
             if seeded:
                 _seed_generators(seed & ((1 << 63) - 1), device)
             for transform in callables:
@@ -309,11 +311,6 @@ class PipelineRunner:
 
 # Key: process id, because another thread may fork while a lock is held.
 _generator_locks: dict[int, threading.RLock] = {}
-
-
-def _generator_lock() -> threading.RLock:
-    """Return this process's lock for torch's generators, which callables in several threads share."""
-    return _generator_locks.setdefault(os.getpid(), threading.RLock())
 
 
 def _seed_generators(seed: int, device: torch.device) -> None:
