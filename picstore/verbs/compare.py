@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from picstore.display.progress import open_display
+from picstore.display.progress import ProgressOption, open_display
+from picstore.results import CompareResult
 from picstore.verbs.common_arguments import count_workers, open_dataset, require_range
 
 if TYPE_CHECKING:
-    from picstore.display.progress import ProgressOption
-    from picstore.results import CompareResult
     from picstore.storage.dataset import Dataset
     from picstore.storage.location.resolve import Where
 
@@ -42,7 +41,6 @@ def compare(
     """
     from picstore.prepare.upkeep import compare_datasets as of
     from picstore.prepare.upkeep.near_duplicates import MAX_DISTANCE, hash_images
-    from picstore.results import CompareResult
 
     started = time.monotonic()
     require_range("distance", distance, 0, MAX_DISTANCE)

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from picstore.display.progress import open_display
+from picstore.display.progress import ProgressOption, open_display
 from picstore.errors import UsageError
+from picstore.results import ConvertResult
 from picstore.verbs.common_arguments import (
     EngineName,
     encode_settings,
@@ -20,8 +21,6 @@ from picstore.verbs.common_arguments import (
 )
 
 if TYPE_CHECKING:
-    from picstore.display.progress import ProgressOption
-    from picstore.results import ConvertResult
     from picstore.storage.location.resolve import Where
 
 P = ParamSpec("P")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from picstore.errors import Conflict, UsageError
+from picstore.results import DeleteResult
 
 if TYPE_CHECKING:
-    from picstore.results import DeleteResult
     from picstore.storage.location.resolve import Where
 
 # Largest number of attempts to save the deletion, each of which fails if another process has edited the dataset
@@ -37,7 +37,6 @@ def delete(dataset: Where, ids: Iterable[int] | str | os.PathLike[str], *, root:
         UsageError: no id is given, an id is not in the dataset, or a line of the file is not an id.
         NotADataset, Unfinished, UnsupportedVersion, Damage: the dataset cannot be opened.
     """
-    from picstore.results import DeleteResult
     from picstore.storage.dataset import Dataset
     from picstore.storage.location.resolve import locate
 

@@ -7,12 +7,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from picstore.display.progress import open_display
+from picstore.display.progress import ProgressOption, open_display
+from picstore.results import DupesResult
 from picstore.verbs.common_arguments import EngineName, open_dataset, open_engine, require_range
 
 if TYPE_CHECKING:
-    from picstore.display.progress import ProgressOption
-    from picstore.results import DupesResult
     from picstore.storage.dataset import Dataset
     from picstore.storage.location.resolve import Where
 
@@ -53,7 +52,6 @@ def dupes(
         MissingDependency, PicstoreError: Ray is not installed, or the cluster cannot be reached.
     """
     from picstore.prepare.upkeep.near_duplicates import MAX_DISTANCE, find_duplicates, hash_images, save_hashes
-    from picstore.results import DupesResult
 
     started = time.monotonic()
     require_range("distance", distance, 0, MAX_DISTANCE)

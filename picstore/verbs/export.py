@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from picstore.display.progress import open_display
+from picstore.display.progress import ProgressOption, open_display
+from picstore.results import ExportResult
 from picstore.verbs.common_arguments import EngineName, open_engine, open_selection
 
 if TYPE_CHECKING:
-    from picstore.display.progress import ProgressOption
-    from picstore.results import ExportResult
     from picstore.storage.dataset import Dataset
     from picstore.storage.location.resolve import Where
 
@@ -60,7 +59,6 @@ def export(
         OSError: a file cannot be written.
     """
     from picstore.prepare.exports import run_export
-    from picstore.results import ExportResult
     from picstore.storage.location.overlap_check import require_apart
     from picstore.storage.sizes import parse_size
 

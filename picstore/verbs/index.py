@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from picstore.display.progress import open_display
+from picstore.display.progress import ProgressOption, open_display
+from picstore.results import ConvertResult
 from picstore.verbs.common_arguments import (
     encode_settings,
     open_engine,
@@ -16,8 +17,6 @@ from picstore.verbs.common_arguments import (
 )
 
 if TYPE_CHECKING:
-    from picstore.display.progress import ProgressOption
-    from picstore.results import ConvertResult
     from picstore.storage.location.resolve import Where
 
 

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from picstore.display.progress import open_display
+from picstore.display.progress import ProgressOption, open_display
+from picstore.results import InfoResult
 from picstore.verbs.common_arguments import open_selection
 
 if TYPE_CHECKING:
-    from picstore.display.progress import ProgressOption
-    from picstore.results import InfoResult
     from picstore.storage.dataset import Dataset
     from picstore.storage.location.resolve import Where
 

@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from picstore.display.progress import open_display
+from picstore.display.progress import ProgressOption, open_display
 from picstore.errors import UsageError
+from picstore.results import MapResult, ReasonCount
 from picstore.verbs.common_arguments import count_workers, open_dataset, open_engine
 
 if TYPE_CHECKING:
-    from picstore.display.progress import ProgressOption
-    from picstore.results import MapResult
     from picstore.storage.dataset import Dataset
     from picstore.storage.location.resolve import Where
     from picstore.train.batch import Batch
@@ -90,7 +89,6 @@ def map(  # noqa: A001 - the name of the public function
     with open_display("map", progress) as display:
         display.begin_stage("starting")
         from picstore.prepare.engine.worker_processes import LocalEngine
-        from picstore.results import MapResult, ReasonCount
         from picstore.train.map_batches import make_map_job
         from picstore.train.map_column import describe_value, make_mapped_column
         from picstore.train.transforms.crops import CenterCrop

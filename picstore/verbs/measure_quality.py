@@ -6,13 +6,12 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from picstore.display.progress import open_display
+from picstore.display.progress import ProgressOption, open_display
+from picstore.results import QualityResult
 from picstore.verbs.common_arguments import MAX_SEED, count_workers, encode_settings, require_range
 
 if TYPE_CHECKING:
-    from picstore.display.progress import ProgressOption
     from picstore.prepare.psnr_ssim import QualityReport
-    from picstore.results import QualityResult
     from picstore.storage.location.resolve import Where
 
 
@@ -69,7 +68,6 @@ def measure_quality(
         from picstore.display.figures import draw_qualities, require_matplotlib
         from picstore.prepare import psnr_ssim
         from picstore.prepare.engine.worker_processes import LocalEngine
-        from picstore.results import QualityResult
         from picstore.storage.location.resolve import locate_writable
         from picstore.verbs.conversion import open_inputs
 

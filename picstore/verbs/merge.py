@@ -6,12 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from picstore.display.progress import open_display
+from picstore.display.progress import ProgressOption, open_display
+from picstore.results import ConvertResult
 from picstore.verbs.common_arguments import EngineName, open_engine
 
 if TYPE_CHECKING:
-    from picstore.display.progress import ProgressOption
-    from picstore.results import ConvertResult
     from picstore.storage.location.resolve import Where
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from picstore.display.progress import open_display
+from picstore.display.progress import ProgressOption, open_display
+from picstore.results import ShuffleResult
 from picstore.verbs.common_arguments import EngineName, open_engine, open_selection
 
 if TYPE_CHECKING:
-    from picstore.display.progress import ProgressOption
-    from picstore.results import ShuffleResult
     from picstore.storage.dataset import Dataset
     from picstore.storage.location.resolve import Where
 
@@ -58,7 +57,6 @@ def shuffle(
         PicstoreError: the source changed during the shuffle.
     """
     from picstore.prepare.upkeep import shuffled_copy
-    from picstore.results import ShuffleResult
     from picstore.storage.location.overlap_check import require_apart
     from picstore.storage.location.resolve import locate
 

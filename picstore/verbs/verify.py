@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from picstore.display.progress import open_display
+from picstore.display.progress import ProgressOption, open_display
+from picstore.results import VerifyResult
 from picstore.verbs.common_arguments import EngineName, open_engine
 
 if TYPE_CHECKING:
-    from picstore.display.progress import ProgressOption
-    from picstore.results import VerifyResult
     from picstore.storage.location.resolve import Where
 
 
@@ -43,7 +42,6 @@ def verify(
         MissingDependency, PicstoreError: Ray is not installed, or the cluster cannot be reached.
     """
     from picstore.prepare.upkeep import verify_dataset
-    from picstore.results import VerifyResult
     from picstore.storage.location.resolve import locate
 
     with open_engine(engine, workers) as processes, open_display("verify", progress) as display:

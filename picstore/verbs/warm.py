@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from picstore.errors import MissingDependency, PicstoreError
+from picstore.results import WarmResult
 from picstore.verbs.common_arguments import require_range
-
-if TYPE_CHECKING:
-    from picstore.results import WarmResult
 
 
 def warm(recipe: str | None = None, *, processes: int | None = None) -> WarmResult:
@@ -30,7 +28,6 @@ def warm(recipe: str | None = None, *, processes: int | None = None) -> WarmResu
     """
     from picstore.kernels.ahead import compile_ahead
     from picstore.kernels.kernel_cache import cache_folders
-    from picstore.results import WarmResult
 
     require_range("processes", processes, 1)
     kernels = _kernels_of_convert() if recipe is None else []
