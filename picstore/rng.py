@@ -119,8 +119,7 @@ def stable_argsort(values: U64) -> I64:
     """
     n = len(values)
     if n < _LONG:
-        few: I64 = np.argsort(values, kind="stable").astype(np.int64)
-        return few
+        return np.argsort(values, kind="stable").astype(np.int64)
     low = np.uint64((1 << (n - 1).bit_length()) - 1)
     packed = values & ~low
     packed |= np.arange(n, dtype=np.uint64)

@@ -38,5 +38,4 @@ def decode_factors(shrink: npt.ArrayLike, gap: float | None) -> I64:
     if gap is not None:
         for factor in (2, 4, 8):
             exponents += wanted >= gap * factor
-    factors: I64 = np.left_shift(1, exponents)
-    return factors
+    return np.left_shift(1, exponents)

@@ -61,5 +61,4 @@ def rows_to_cut(boxes: I64, tilings: I64) -> I64:
     height, mcu_height = tilings[:, HEIGHT], np.maximum(tilings[:, MCU_HEIGHT], 1)
     first = np.maximum(boxes[:, 1] - CUT_MARGIN, 0) // mcu_height
     stop = (np.minimum(boxes[:, 3] + CUT_MARGIN, height) - 1) // mcu_height + 1
-    rows: I64 = np.stack([first, stop], axis=1)
-    return rows
+    return np.stack([first, stop], axis=1)

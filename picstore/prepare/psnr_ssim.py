@@ -200,8 +200,7 @@ def _ssim_map(x: F32, y: F32) -> F32:
     covariance = _blur(x * y) - product
     variances = _blur(x * x + y * y) - squares  # sum of the variances of x and y
     numerator = (2 * product + _C1) * (2 * covariance + _C2)
-    similar: F32 = np.divide(numerator, (squares + _C1) * (variances + _C2), dtype=np.float32)
-    return similar
+    return np.divide(numerator, (squares + _C1) * (variances + _C2), dtype=np.float32)
 
 
 def _blur(plane: F32) -> F32:

@@ -115,8 +115,7 @@ class Condition:
             found = self._connection.from_arrow(table).select(holds).fetchnumpy()["holds"]
         except duckdb.Error as error:
             self._refuse(_first_line(error), error)
-        marks: Bools = np.ma.filled(found, False).astype(np.bool_)
-        return marks
+        return np.ma.filled(found, False).astype(np.bool_)
 
     def interrupt(self) -> None:
         """Interrupt an evaluation that another thread runs; do nothing if there is none."""

@@ -99,8 +99,7 @@ def find_positions(stored: I64, ids: I64, *, where: str) -> I64:
         missing = ids[~there | (ids < 0)]
         others = f" nor {counted(len(missing) - 1, 'other given id')}" if len(missing) > 1 else ""
         raise UsageError(f"{where} has no record with the id {missing[0]}{others}")
-    positions: I64 = order[at]
-    return positions
+    return order[at]
 
 
 class RecordTable:

@@ -186,8 +186,7 @@ def mask_colors(values: Array) -> U8:
     table = np.full((len(distinct), 4), 255, dtype=np.uint8)
     table[:, :3] = 40 + 215 * np.clip(wheel, 0, 1)
     table[distinct == 0, 3] = 0
-    colored: U8 = table[number.reshape(values.shape)]
-    return colored
+    return table[number.reshape(values.shape)]
 
 
 def encode_pixels(pixels: U8) -> Picture:

@@ -384,8 +384,7 @@ def _top(samples: _Samples, layout: Layout) -> float:
 def _reduce(samples: _Samples, layout: Layout, top: float) -> U8:
     if layout.kind == _UNSIGNED and (layout.bits == 8 or (layout.bits == 16 and samples.shape[2] > 1)):
         # Take the upper 8 bits, as Pillow does for RGB of 16 bits.
-        upper: U8 = (samples >> layout.bits - 8).astype(np.uint8)
-        return upper
+        return (samples >> layout.bits - 8).astype(np.uint8)
     return scale(samples, top)
 
 

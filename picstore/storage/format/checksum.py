@@ -87,8 +87,7 @@ def combine_runs(crcs: U32, lengths: I64, starts: I64) -> U32:
         after >>= 4
         if not after.any():
             break
-    joined: U32 = np.bitwise_xor.reduceat(crcs, starts)
-    return joined
+    return np.bitwise_xor.reduceat(crcs, starts)
 
 
 def _apply(operators: U32, crcs: U32) -> U32:

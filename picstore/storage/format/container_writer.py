@@ -116,8 +116,7 @@ def _index(
 def _starts(lengths: Array) -> I64:
     """Return the offset of each of n adjacent items, such as images, from the first, given their lengths."""
     ends = np.cumsum(lengths, dtype=np.int64)
-    starts: I64 = ends - lengths
-    return starts
+    return ends - lengths
 
 
 def _seal(table: Table) -> None:

@@ -203,8 +203,7 @@ class RemoteFile(Location):
 
     def _meta(self) -> Mapping[str, Any]:
         """Request ``size``, ``e_tag`` and ``last_modified`` of the file."""
-        meta: Mapping[str, Any] = self._ask(lambda client: library().head(client, self.key))
-        return meta
+        return self._ask(lambda client: library().head(client, self.key))
 
     def _ask(self, request: Callable[[Any], T], *, patient: bool = False) -> T:
         """Send a request, with retries if the store fails or an answer is cut short.

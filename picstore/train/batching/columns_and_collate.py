@@ -54,8 +54,7 @@ def _join(name: str, pieces: list[Any], order: I64) -> Values:
         return [texts[k] for k in order]
     if len({piece.shape[1:] if isinstance(piece, np.ndarray) else None for piece in pieces}) > 1:
         raise UsageError(f"column {name!r} has values of other kinds or shapes in other datasets; rename one column")
-    joined: Values = np.concatenate(pieces)[order]
-    return joined
+    return np.concatenate(pieces)[order]
 
 
 def check_collate(collate: Any, *, isolate: bool) -> None:

@@ -24,8 +24,7 @@ def next_sound(numbers: I64, sound: I64) -> I64:
 
     If no number is greater, the next is the first of ``sound``.
     """
-    replaced: I64 = sound[np.searchsorted(sound, numbers) % len(sound)]
-    return replaced
+    return sound[np.searchsorted(sound, numbers) % len(sound)]
 
 
 def replace_damaged(batch: HostBatch, problems: Mapping[int, Damage]) -> None:

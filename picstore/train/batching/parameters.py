@@ -55,8 +55,7 @@ class TransformParams:
 
 def view_rows(slots: I64, *, count: int, n: int) -> I64:
     """Return the rows of m ``slots``, of n in all, in each of ``count`` views, view after view: int64 (count · m,)."""
-    rows: I64 = (n * np.arange(count)[:, None] + slots).reshape(-1)
-    return rows
+    return (n * np.arange(count)[:, None] + slots).reshape(-1)
 
 
 def draw_geometry(

@@ -33,8 +33,7 @@ from picstore.train.transforms.padding_and_edges import CONSTANT
 def can_fuse(geometry: Geometry) -> Bools:
     """Return for which images to try the fused kernel, bool (n,). Tests replace this function to avoid the kernel."""
     plain: Bools = geometry.upright & ~geometry.shows_edges & (geometry.border == CONSTANT)
-    chosen: Bools = plain & (geometry.size > 0).all(axis=1)
-    return chosen
+    return plain & (geometry.size > 0).all(axis=1)
 
 
 class FusedKernel:

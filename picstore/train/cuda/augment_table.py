@@ -195,5 +195,4 @@ def make_descriptor_table(params: ResampleParams, phases: ColorPhases) -> Descri
 
 def _flat(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> I64:
     """Return an array (n, …) as words, int64 (n, k)."""
-    flat: I64 = np.ascontiguousarray(array).reshape(len(array), -1).view(np.int64)
-    return flat
+    return np.ascontiguousarray(array).reshape(len(array), -1).view(np.int64)

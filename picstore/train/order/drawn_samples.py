@@ -122,8 +122,7 @@ class _Source:
         found = self.order(epoch).locate(samples)
         if self.weights is not None:
             found = self.weights.to_records(found, epoch)
-        positions: I64 = self.starts[found.container] + found.record
-        return positions
+        return self.starts[found.container] + found.record
 
     def find(self, epoch: int, positions: I64) -> tuple[I64, I64]:
         """Return the samples of an epoch that draw records ``positions``, and each sample's index in ``positions``."""
@@ -280,5 +279,4 @@ def _runs_of(*sorted_: I64) -> I64:
     """Return, for each row of sorted columns, the number of equal rows before it."""
     changes = np.any([np.diff(each, prepend=-1) != 0 for each in sorted_], axis=0)
     begins = np.flatnonzero(changes)
-    runs: I64 = np.arange(len(changes)) - np.repeat(begins, np.diff(begins, append=len(changes)))
-    return runs
+    return np.arange(len(changes)) - np.repeat(begins, np.diff(begins, append=len(changes)))

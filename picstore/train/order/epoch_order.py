@@ -99,8 +99,7 @@ class ContainerOrder:
         self._sort(self._part[containers])
         by_number = np.argsort(self._sorted)
         turns = by_number[np.searchsorted(self._sorted, containers, sorter=by_number)]
-        starts: I64 = self._ends[turns] - self._counts[containers]
-        return starts
+        return self._ends[turns] - self._counts[containers]
 
     def sum_parts(self, values: Array) -> I64:
         """Sum the n columns of ``values``, (containers, n), over each part's containers: int64 (parts, n)."""

@@ -141,8 +141,7 @@ class RankShares:
     def reads(self, rank: int, lanes: I64, turns: I64 | int = 0) -> Bools:
         """Return whether a rank is a reader of each lane, bool (n,); lanes and turns are as in :meth:`find_readers`."""
         first, last = self.find_readers(lanes, turns)
-        marks: Bools = (first <= rank) & (rank <= last)
-        return marks
+        return (first <= rank) & (rank <= last)
 
     @cached_property
     def _shared_readers(self) -> tuple[I64, I64]:
@@ -154,8 +153,7 @@ class RankShares:
 def divide_samples(samples: I64 | int, rank: I64 | int, world_size: int, *, first: I64 | int = 0) -> I64:
     """Return how many of a batch's samples a rank gets; ranks get leftover samples in turn, beginning at ``first``."""
     turn = (np.asarray(rank) - first) % world_size
-    share: I64 = np.asarray(samples) // world_size + (turn < np.asarray(samples) % world_size)
-    return share
+    return np.asarray(samples) // world_size + (turn < np.asarray(samples) % world_size)
 
 
 def keep_own(first: I64, last: I64, shares: I64, group: I64 | int = 0) -> I64:

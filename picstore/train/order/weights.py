@@ -260,8 +260,7 @@ def _balance_weights(dataset: Dataset, name: str) -> tuple[Array, Array]:
 
 
 def _look_up(weights: Array, values: Array | None) -> F64:
-    found: F64 = weights.astype(np.float64) if values is None else values[weights]
-    return found
+    return weights.astype(np.float64) if values is None else values[weights]
 
 
 def _equal_ticks(records: I64, samples: int, count: int) -> I64:

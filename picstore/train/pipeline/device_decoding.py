@@ -277,8 +277,7 @@ class _BegunTiles:
         if self.status is None:
             return np.zeros(len(self._encoded.shown), np.int64)
         status, slots = self.status
-        wrong: I64 = status.wait()[slots]
-        return wrong
+        return status.wait()[slots]
 
     def finish(self, batch: Batch, event: torch.cuda.Event | None) -> MadeBatch:
         """Wait for the GPU; if it refused images, decode these on the CPU.

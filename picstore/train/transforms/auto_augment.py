@@ -67,8 +67,7 @@ class _Magnitudes:
         bits = np.rint(np.float32(first) - bins.astype(np.float32) / np.float32((count - 1) / (first - last)))
         thresholds = 255 * _linspace(np.ones_like(limits), np.zeros_like(limits), bins, count)
         values = np.where(operations == Operation.POSTERIZE, bits, values)
-        arguments: F64 = np.where(operations == Operation.SOLARIZE, thresholds, values)
-        return arguments
+        return np.where(operations == Operation.SOLARIZE, thresholds, values)
 
 
 _NARROW = _Magnitudes(shear=0.3, translate=150 / 331, rotate=30, factor=0.9, bits=(8, 4))
@@ -292,8 +291,7 @@ def _gamma(alpha: float, random: BatchRandom) -> F64:
 
 def _chosen(values: I64, numbers: F64) -> I64:
     """Return the element of ``values`` that each number in [0, 1) selects, int64 (n,); elements are equally likely."""
-    chosen: I64 = values[np.floor(numbers * len(values)).astype(np.int64)]
-    return chosen
+    return values[np.floor(numbers * len(values)).astype(np.int64)]
 
 
 def _linspace(start: F64, end: F64, bins: I64, count: int) -> F64:

@@ -57,5 +57,4 @@ class BatchRandom:
         """Draw one of ``values`` for each image, int64 (n,). Uses 1 random number, or none if there is one value."""
         if len(values) == 1:
             return np.full(len(self._keys), values[0], dtype=np.int64)
-        chosen: I64 = np.array(values, dtype=np.int64)[(self.uniform(1)[:, 0] * len(values)).astype(np.int64)]
-        return chosen
+        return np.array(values, dtype=np.int64)[(self.uniform(1)[:, 0] * len(values)).astype(np.int64)]

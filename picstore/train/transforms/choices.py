@@ -78,8 +78,7 @@ class RandomApply(Choice):
             raise UsageError("RandomApply: transforms of the batch have a probability of their own; write MixUp(p=0.5)")
 
     def order(self, random: BatchRandom) -> I64:
-        order: I64 = np.where(random.uniform(1) < self._p, np.arange(len(self.transforms)), _NONE)
-        return order
+        return np.where(random.uniform(1) < self._p, np.arange(len(self.transforms)), _NONE)
 
 
 class RandomChoice(Choice):

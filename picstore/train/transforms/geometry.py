@@ -166,8 +166,7 @@ class Geometry:
     @cached_property
     def flip(self) -> Bools:
         """Bool (n, 2): whether an upright output is mirrored left to right, and top to bottom."""
-        flip: Bools = self.frame[:, (0, 1), (0, 1)] < 0
-        return flip
+        return self.frame[:, (0, 1), (0, 1)] < 0
 
     @cached_property
     def scale(self) -> F64:
@@ -214,8 +213,7 @@ class Geometry:
     @cached_property
     def window(self) -> I64:
         """int64 (n, 4): ``reach``; if the border is repeated, positions that the filter uses, even beyond the image."""
-        window: I64 = np.where((self.border != CONSTANT)[:, None], self._window, self.reach)
-        return window
+        return np.where((self.border != CONSTANT)[:, None], self._window, self.reach)
 
     @cached_property
     def _window(self) -> I64:
@@ -343,16 +341,14 @@ class Geometry:
         """Bool (n,): whether the canvas is upright and holds the clip, so no pixel of the image lies beyond it."""
         low, high = self.box[:, :2], self.box[:, :2] + self.box[:, 2:]
         inside = (self.clip[:, :2] >= low - _TOLERANCE) & (self.clip[:, 2:] <= high + _TOLERANCE)
-        holds: Bools = self.upright & inside.all(axis=1)
-        return holds
+        return self.upright & inside.all(axis=1)
 
     @cached_property
     def _exceeds_clip(self) -> Bools:
         """Bool (n,): whether the canvas is upright and reaches beyond ``clip``, the pixels that the filter may use."""
         low, high = self.box[:, :2], self.box[:, :2] + self.box[:, 2:]
         inside = (self.clip[:, :2] <= low + _TOLERANCE) & (self.clip[:, 2:] >= high - _TOLERANCE)
-        exceeds: Bools = self.upright & ~inside.all(axis=1)
-        return exceeds
+        return self.upright & ~inside.all(axis=1)
 
 
 def _on_grid(numbers: F64) -> F64:

@@ -44,8 +44,7 @@ def mirrored_reach(low: I64, high: I64, extent: I64) -> tuple[I64, I64]:
 
 def vector_length(x: F64, y: F64) -> F64:
     """Return √(x² + y²), exact if x or y is 0; unlike NumPy's hypot, its rounding is the same on every machine."""
-    root: F64 = np.sqrt(x * x + y * y)
-    return root
+    return np.sqrt(x * x + y * y)
 
 
 def invert_maps(matrix: F64) -> F64:

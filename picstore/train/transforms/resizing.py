@@ -155,8 +155,7 @@ class ResizeToSequence(_Resizing):
         return low if self._max_ratio is None else np.minimum(low, self._max_ratio)
 
     def _patches(self, size: I64, scale: F64) -> I64:
-        patches: I64 = np.maximum(np.ceil(size * scale[:, None] / self._patch), 1).astype(np.int64)
-        return patches
+        return np.maximum(np.ceil(size * scale[:, None] / self._patch), 1).astype(np.int64)
 
 
 class ScaleJitter(_Resizing):

@@ -73,8 +73,7 @@ class Draws:
     @property
     def factor(self) -> F64:
         """Factor that moves away from 1, up or down by the sign, as the level increases."""
-        away: F64 = np.maximum(0.1, 1 + self.sign * 0.9 * self.level)
-        return away
+        return np.maximum(0.1, 1 + self.sign * 0.9 * self.level)
 
 
 Level: TypeAlias = Callable[[Draws], F64]
@@ -97,8 +96,7 @@ def _bits(draws: Draws) -> F64:
 
 
 def _threshold(draws: Draws) -> F64:
-    threshold: F64 = np.minimum(256, np.trunc(256 * draws.level))
-    return threshold
+    return np.minimum(256, np.trunc(256 * draws.level))
 
 
 def _random_deviation(draws: Draws) -> F64:
