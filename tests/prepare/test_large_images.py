@@ -1,4 +1,4 @@
-"""Memory that converting a large image takes, as docs/formats.md states it, and images of JPEG's longest side."""
+"""Memory that converting a large image takes, as docs/archive states it, and images of JPEG's longest side."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def picture(side: int, mode: str) -> Image.Image:
     return Image.fromarray(np.asarray(image.convert("L"), np.float32)) if mode == "F" else image.convert(mode)
 
 
-# Name, mode, options of Pillow's encoder, and bytes a pixel besides the file, of docs/formats.md, without and with
-# --resize.
+# Name, mode, options of Pillow's encoder, and bytes a pixel besides the file, of "Memory" in
+# docs/archive/formats-2026-11.md, without and with --resize.
 KINDS = [
     ("plain.tif", "RGB", {}, 6, 7),
     ("deflate.tif", "RGB", {"compression": "tiff_adobe_deflate"}, 6, 7),
