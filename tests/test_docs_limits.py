@@ -55,7 +55,7 @@ LIMITS = {
     "reference/loader.md": 1820,
     "reference/python.md": 470,
     "reference/transforms.md": 1390,
-    "reliability.md": 920,
+    "reliability.md": 950,
     "remote-workers.md": 720,
     "sampling.md": 1100,
     "scale.md": 1188,
