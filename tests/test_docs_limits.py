@@ -26,7 +26,7 @@ LIMITS = {
     "audit.md": 640,
     "benchmarks.md": 1820,
     "cli.md": 2980,
-    "comparison.md": 1350,
+    "comparison.md": 1320,
     "compatibility.md": 730,
     "convert.md": 830,
     "decisions.md": 1390,
@@ -68,7 +68,7 @@ LIMITS = {
     "tutorial.md": 710,
     "view.md": 1190,
 }
-TOTAL = 52_597
+TOTAL = 52_550
 
 
 class Nav(yaml.SafeLoader):  # type: ignore[misc]
