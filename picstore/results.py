@@ -298,7 +298,7 @@ class InfoResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Near-duplicate in a group: its id, and the number of bits in which its hash differs from the group image's."""
+    """Near-duplicate of a group's image: its id, and the number of bits in which the hashes of both images differ."""
 
     id: int
     distance: int
@@ -306,7 +306,7 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateGroup:
-    """Group's image (of the lowest id, or of the other dataset), and the image's near-duplicates by ascending id."""
+    """Image with the lowest id of its group, or image of the other dataset; and its near-duplicates, sorted by id."""
 
     id: int
     duplicates: list[Duplicate]

@@ -23,7 +23,7 @@ from picstore.arrays import F64, I64, U64
 Words: TypeAlias = "int | U64"
 
 # Uses of random numbers; the use is the first word of a key.
-DEAL = 1  # Use in convert: assignment of the records of a group to streams.
+DEAL = 1  # Use in convert: assignment of records to streams. Use in index: order of the inputs.
 SHUFFLE = 2  # Use in shuffle: order of the records in a file, and file of each record.
 PLAN = 3  # Use in a loader: order of containers, and order of the records in a container.
 AUGMENT = 4  # Use in a loader: parameters of transforms.
@@ -36,7 +36,7 @@ BUCKET = 9  # Use in a loader with buckets: division of each bucket's samples in
 # Number of random numbers to draw at a time, few enough for the CPU's cache; drawing 10**7 at a time takes five times
 # as long.
 _IN_CACHE = 1 << 14
-# Arrays of at least this length are sorted faster by ``stable_argsort``'s packing of indices into the values.
+# Length from which ``stable_argsort`` packs indices into the values, because this is faster only for long arrays.
 _LONG = 512
 _MASK = (1 << 64) - 1
 # Constants of SplitMix64, which kernels use too.

@@ -18,8 +18,8 @@ from picstore.kernels.simd import VectorMemory, load_u8, load_u32, trailing_zero
 # Negative codes that kernels return if a scan is damaged.
 TOO_MANY_SEGMENTS, BAD_MARKER, BAD_DC, TOO_MANY_COEFFICIENTS, TOO_SHORT, BAD_CODE = range(-6, 0)
 
-# Number of zero bytes after the data, because a damaged MCU is noticed only after it was read. An MCU has at most 6
-# blocks of 27 + 63 * 31 bits: 1,487 bytes, and 8 bytes are read at a time.
+# Number of zero bytes to append to a scan's data, because damage is noticed only after an MCU was read. An MCU has at
+# most 6 blocks of 27 bits for the DC and 63 * 31 bits for the other coefficients: 1,485 bytes, read 8 at a time.
 PADDING = 2048
 
 _STEP = 32  # number of bytes to copy at a time
@@ -31,7 +31,8 @@ _ONES, _TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 def search_code(accumulator, ranges, symbols, shortest):
     """Return symbol | length << 8 of the code at the accumulator's head (T.81, F.2.2.3), or 0 if there is no code.
 
-    ``ranges`` and ``symbols`` are addresses of a table's rows, as in ``transcode_lookup.make_lookups``.
+    ``ranges`` and ``symbols``: addresses of a Huffman table's rows in the arrays that ``transcode_lookup.make_lookups``
+    returns under these names. ``shortest``: least number of bits of a code.
     """
     for length in range(shortest, MAX_CODE_BITS + 1):
         code = np.int64(accumulator >> _u64(64 - length))

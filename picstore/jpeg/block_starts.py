@@ -12,17 +12,17 @@ from picstore.jpeg.bit_reader import BAD_CODE, BAD_DC, TOO_MANY_COEFFICIENTS, TO
 from picstore.jpeg.transcode_lookup import LOOKUP_BITS, SKIP_SHIFT
 from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u16
 
-# Columns of a scan's row, int64. Addresses: DATA of the unstuffed data, followed by PADDING zeros; SEGMENTS of the
-# segments' offsets in the data; BLOCKS of an MCU's blocks, int64 (blocks, 4): component, DC table, AC table, whether
-# the DC is edited; SINGLE to SYMBOLS of the arrays of ``transcode_lookup.make_lookups``; STARTS of the notes that the
-# kernel writes. Numbers of blocks: PER_MCU in an MCU, PER_SEGMENT in a segment, LEFT in the rest of the scan.
+# Columns of the row, int64, that describes a scan. Addresses: DATA of the unstuffed data, followed by PADDING zeros;
+# SEGMENTS of the segments' offsets in the data; BLOCKS of an MCU's blocks, int64 (blocks, 4): component, DC table, AC
+# table, whether the DC is edited; SINGLE to SYMBOLS of the arrays of ``transcode_lookup.make_lookups``; STARTS of the
+# notes that the kernel writes. Numbers of blocks: PER_MCU in an MCU, PER_SEGMENT in a segment, LEFT not yet read.
 DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_SEGMENT, LEFT = range(11)
-# Columns of a scan's row that the kernel fills. DAMAGE: code of damage. UNTIL: number of blocks left in the segment.
-# LIMIT: end of the segment in bits. PLANS: first column of the plans of the blocks.
+# Further columns of this row, which the kernel fills. DAMAGE: code of damage. UNTIL: number of blocks left in the
+# segment. LIMIT: end of the segment in bits. PLANS: first of the columns that hold the plans of an MCU's blocks.
 DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
-# Fields of a block's plan. AC, NEXT_DC, NEXT_PLAN: addresses of the block's AC table, the next block's DC table and the
-# next block's plan. AC_NUMBER, NEXT_DC_NUMBER: indices of the two tables. SCAN: address of the scan's row. The plan
-# holds all that the next block needs, because computing it at the end of each block took 20 µs per image.
+# Fields of a block's plan, by which the block is read and the next one begun. AC, NEXT_DC, NEXT_PLAN: addresses of the
+# block's AC table, the next block's DC table and the next block's plan. AC_NUMBER, NEXT_DC_NUMBER: indices of the two
+# tables. SCAN: address of the scan's row. Computing these fields again for each block took 20 µs per image.
 AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
 # Number of columns of a block's plan; and maximum number of blocks of an MCU, in the samplings of training JPEGs.
 _PLAN_COLUMNS, _MAX_BLOCKS = 6, 6
@@ -67,9 +67,9 @@ def find_block_starts(scans):
     """Find the bit at which each block of each scan begins, and the block's DC difference.
 
     Args:
-        scans: rows that :func:`describe_scan` has filled. For each segment of a scan, the kernel writes a note of each
-            block, and the bit at which the last block ends. It sets the scan's DAMAGE to 0, or to a code if the scan is
-            damaged.
+        scans: rows that :func:`describe_scan` has filled. For each segment of a scan, the kernel writes to STARTS a
+            note of each block, then a note of the bit at which the last block ends. It sets DAMAGE to 0, or to a code
+            if the scan is damaged.
     """
     first = _u64(scans.ctypes.data)
     a = b = _u64(0), 0, 0, 0, _u64(0)
@@ -93,7 +93,7 @@ def _look_up(lane):
     """Skip the AC codes and values of a lookup-table entry; return the lane, which is the state of reading a scan."""
     accumulator, valid, byte, k, plan = lane
     entry = _i64(load_u16(_u64(_load(plan, AC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
-    # The load of the entry need not wait for this refill, because at least 25 valid bits were left before it.
+    # Refill only after the lookup, so that it need not wait: it takes 11 bits, and at least 25 valid bits were left.
     accumulator, valid, byte = refill(_u64(0), accumulator, valid, byte)
     k += entry >> SKIP_SHIFT
     if k < 64:
@@ -196,7 +196,7 @@ def _read_dc(lane):
     length, size = entry >> 8, entry & 255
     bits = accumulator << _u64(length)
     value = _i64(bits >> _u64(1) >> _u64(63 - size))
-    # No branch here, because signs are unpredictable.
+    # Extend the sign of the difference without a branch, because the processor cannot predict signs.
     below = ((1 << size) - 1) & (_i64(bits >> _u64(63)) - 1)
     _note(row, position << POSITION_SHIFT | (length + size) << BITS_SHIFT | (value - below + DIFFERENCE_BIAS))
     accumulator, valid, byte = refill(_u64(0), bits << _u64(size), valid - length - size, byte)

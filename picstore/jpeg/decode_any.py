@@ -84,8 +84,8 @@ def _decode_by_pillow(jpeg: bytes | memoryview | U8, factor: int) -> U8:
     try:
         image = JpegImageFile(io.BytesIO(bytes(jpeg)))
         if factor > 1:
-            # Pillow chooses ``factor`` for this size, because each side is 1 to less than 2 times factor * requested
-            # side.
+            # For this requested size, Pillow reduces by ``factor``, because a side divided by the requested side is at
+            # least ``factor`` and less than 2 * ``factor``.
             image.draft(None, (image.width // factor, image.height // factor))
         return np.asarray(image.convert("RGB"))
     except (OSError, SyntaxError, ValueError, ZeroDivisionError) as error:

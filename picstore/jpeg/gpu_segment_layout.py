@@ -22,8 +22,8 @@ FIRST_BLOCK, TABLES, FIRST_SAMPLE, PIXELS, FIRST_PART, PART_SHIFT = range(28, 34
 # SIDE: samples per side of a decoded luma block; the next word is that of a chroma block. WIDER, TALLER: luma samples
 # per chroma sample, across and down.
 SIDE, WIDER, TALLER = 34, 36, 37
-# Offsets of the image's Huffman tables in the memory that holds the tables of all images, set before decoding: of the
-# codes in bytes, and of the words in int32. QUANTIZATION and DATA then become offsets in this memory, too.
+# Offsets, set before decoding, of the image's Huffman tables in the memory that holds all images' tables. CODES: of the
+# codes, in bytes. PLACES: of the words FIRST_ENTRY to IS_DC, in int32. QUANTIZATION and DATA become offsets there, too.
 CODES, PLACES = 38, 39
 IMAGE_WORDS = 40
 
@@ -49,7 +49,7 @@ BIAS = (1 << (16 - LOOKUP_BITS)) - 1
 # Tables begin at multiples of this number of entries. An image's words DC and AC are first entry / UNIT << 16 | bias.
 UNIT = 64
 
-# Fields of an entry, one byte each: number of bits of code and value, number of bits of the value, and number of
-# coefficients from one symbol to the next. A window with which no code begins has the entry NO_CODE, which states more
-# bits than a reader holds, and so is never taken.
+# Fields of a lookup-table entry, one byte each: number of bits of code and value; at SIZE_SHIFT, number of bits of the
+# value; at SKIP_SHIFT, number of coefficients up to the next symbol, or END_OF_BLOCK. A window that begins with no code
+# has the entry NO_CODE, which states more bits than a reader holds, and so is never taken.
 SIZE_SHIFT, SKIP_SHIFT, END_OF_BLOCK, NO_CODE = 8, 16, 128, 127

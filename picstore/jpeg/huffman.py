@@ -13,7 +13,7 @@ from picstore.errors import ImageError
 from picstore.kernels.jit import device_function
 
 MAX_CODE_BITS = 16
-# Key of a tree that was merged into another tree. Any other tree has the key weight << 9 | 511 - index.
+# Sort key of a Huffman tree that was merged into another. Any other tree has the key weight << 9 | 511 - index.
 _MERGED = 1 << 62
 # By number of bits of a code, 1, 2, …: the number of 16-bit codes that begin with it.
 _SHARES = [1 << bits for bits in reversed(range(MAX_CODE_BITS))]

@@ -49,8 +49,8 @@ def perceptual_hash(jpeg: bytes | memoryview) -> int:
     scale = 8
     if min(width, height) < _MIN_SIDE:
         blocks, scale = decode(jpeg) @ _LUMA, 1
-    # Subtract a block, so that an image of one color becomes exactly zero; otherwise rounding errors would decide the
-    # hash of such an image.
+    # Subtract the first value from all values, so that an image of one color becomes exactly zero; otherwise rounding
+    # errors would decide the hash of such an image.
     blocks = blocks - blocks[0, 0]
     rows, columns = blocks.shape
     spectrum = _cosine_integrals(height, scale, rows) @ blocks @ _cosine_integrals(width, scale, columns).T

@@ -21,18 +21,18 @@ from picstore.jpeg.block_starts import BITS_SHIFT, DIFFERENCE_BIAS, POSITION_SHI
 from picstore.jpeg.huffman import HuffmanTable
 from picstore.kernels.jit import inlined, kernel
 
-# Columns of a row of edits, int64 (edited MCUs + 1, BLOCKS + PER_BLOCK * edited blocks). BEFORE: bit at which the
-# previous MCU ends. STARTS: whether a new segment begins. BLOCKS: first of PER_BLOCK columns for each edited block. The
-# last row states only the end of the last MCU.
+# Columns of the edits, which have a row for each edited MCU and one more: int64 (edited MCUs + 1, BLOCKS + PER_BLOCK *
+# edited blocks). BEFORE: bit at which the previous MCU ends. STARTS: whether a new segment begins. BLOCKS: first of
+# PER_BLOCK columns for each edited block. The last row states only the end of the last MCU.
 BEFORE, STARTS, BLOCKS, PER_BLOCK = 0, 1, 2, 3
-# Columns of an edited block: bits at which its old DC code begins and its old difference ends, and the new difference.
+# Columns of an edited block: bits at which the old DC code begins and the old DC difference ends; new DC difference.
 BEGIN, END, DIFFERENCE = 0, 1, 2
 DC_SIZES = 12  # number of possible sizes of DC differences (table F.1)
 
 
 @inlined
 def bit_length(difference):
-    """Return the number of bits that code a DC difference, its size (T.81, F.1.2.1)."""
+    """Return the size of a DC difference, which is the number of bits that code its value (T.81, F.1.2.1)."""
     size = 0
     while abs(difference) >> size:
         size += 1
@@ -128,7 +128,7 @@ def bits_after_edits(
 
 
 def distances_in_stream(stream: U8, begins: I64, bits: I64) -> U16 | None:
-    """Compute the distances between entry points that a container stores.
+    """Compute the distances between entry points in the stream, which a container stores.
 
     Args:
         stream: uint8, the JPEG.

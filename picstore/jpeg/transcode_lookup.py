@@ -16,8 +16,8 @@ LOOKUP_BITS = 11
 # Fields of an entry in ``several``: the number of coefficients, shifted by SKIP_SHIFT, above the number of bits;
 # END_OF_BLOCK adds 128 to the number of coefficients. NO_ENTRY, for a missing entry, has 64 coefficients and no bits.
 SKIP_SHIFT, END_OF_BLOCK, NO_ENTRY = 6, 128 << 6, 64 << 6
-# Bit that stands for END_OF_BLOCK while a table is built; it is above the largest number of coefficients, 12 symbols of
-# 16.
+# Bit that stands for END_OF_BLOCK while a table is built; it is above the largest number of coefficients, of which 12
+# symbols skip 16 each.
 _END = 1 << 14
 
 
@@ -103,8 +103,8 @@ def _fill_several(counts, symbols, width, windows):
             windows[index : index + span] = entry
             if rest > 0 and not ends:
                 for first in range(index, index + span, 1 << rest):
-                    # The fields of an entry cannot overflow, because an entry has at most 27 bits and 12 symbols of 16
-                    # coefficients.
+                    # The sums of the entries' fields cannot overflow, because all symbols of a window have at most 27
+                    # bits, and 12 symbols skip 16 coefficients each.
                     for j in range(1 << rest):
                         windows[first + j] += windows[(1 << rest) + j]
             index += span

@@ -77,7 +77,7 @@ def _set_triangle(values, center, support, begin, end):
 
 @device_function
 def _set_values(values, center, support, begin, end, interpolation, antialias):
-    """Do what ``_set_triangle`` does for other filters; without antialiasing, border pixels add up values outside."""
+    """Do as ``_set_triangle`` for other filters; without antialiasing, border pixels also get the values beyond."""
     a = SHARP_CUBIC if antialias else PLAIN_CUBIC
     first, last = begin, end
     if not antialias:

@@ -19,8 +19,8 @@ from typing import Any
 
 NEAREST, BOX, BILINEAR, BICUBIC, LANCZOS = range(5)
 HALF_WIDTHS = (0.5, 0.5, 1.0, 2.0, 3.0)  # half-widths of the filters in pixels, by code
-# Positions on the source are multiples of 1 / GRID pixels, so that sums below 2**16 pixels are exact, and an output
-# pixel depends neither on how much of its image is decoded nor on the origin of positions.
+# Positions in a source image are multiples of 1 / GRID pixels, so that sums below 2**16 pixels are exact. Therefore an
+# output pixel depends neither on how much of its image is decoded nor on the point from which positions count.
 GRID = 2.0**36
 # A position at most this many pixels before the border of a pixel or of a clip counts as on the border.
 TIE = 2.0**-20

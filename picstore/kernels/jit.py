@@ -17,7 +17,7 @@ from picstore.kernels.linking import linked_only
 from picstore.kernels.numba_names import CACHE, CALLS, available, device_options, find, inline_options
 
 _byte_pointer = ir.IntType(8).as_pointer()
-# By signature, the first kernel that was decorated with it.
+# For each signature, the first kernel that was decorated with this signature.
 _kernels: dict[str, Any] = {}
 _lock: Any = find("numba.core.compiler_lock.global_compiler_lock") or threading.RLock()
 
@@ -112,7 +112,7 @@ def _copying_caller(signature: str) -> Any:
 
     @overload(call)
     def call_kernel(address, packed):  # noqa: ARG001 - the names are compared
-        # The result 1 is never used: before the kernel's module is imported, no caller can have the kernel's address.
+        # If no kernel has the signature, the function below is never called, because no caller can have an address.
         if (target := _kernels.get(signature)) is None:
             return lambda address, packed: 1  # noqa: ARG005
         return lambda address, packed: target(*packed)  # noqa: ARG005
@@ -189,7 +189,7 @@ def intrinsic_function(signature: Any, emit: Callable[..., Any]) -> Any:
         return ir.Constant(_byte_pointer, None) if signature.return_type == types.void else result
 
     typed = signature, generate
-    # By number of arguments, functions that return the type; their number of parameters has to match.
+    # By number of arguments, the function that returns types and code; numba requires it to have as many parameters.
     typings: dict[int, Callable[..., Any]] = {
         1: lambda _context, _a: typed,
         2: lambda _context, _a, _b: typed,

@@ -117,9 +117,9 @@ class KernelCache:
 
 
 def _reduce(compiled: Any) -> tuple[Any, ...]:
-    """Return the parts of a compiled kernel to store, but no environments of functions outside of picstore.
+    """Return the parts of a compiled kernel to store, without numba's ``Environment`` of functions outside of picstore.
 
-    To load environments of numba's functions would import numba's modules for arrays, which takes 15 ms.
+    Loading the environments of numba's own functions would import numba's modules for arrays, which takes 15 ms.
     """
     *kept, environments = compiled._reduce()
     return *kept, tuple(each for each in environments if each.globals["__name__"].startswith("picstore"))
@@ -275,7 +275,7 @@ def _source_digest(module: str) -> str:
 def _read_source(module: str) -> tuple[bytes, tuple[str, ...]]:
     """Return a digest of a module's source, and the names that it imports from picstore; both empty for no module."""
     path = f"{_ROOT}/{module.replace('.', '/')}.py"
-    # Use no pathlib, which is slower: of the 500 names looked up for the standard job, 400 are not modules.
+    # Use no pathlib, which is slower: of 500 names that are looked up before a training, 400 are not modules.
     if not os.path.isfile(path):  # noqa: PTH113
         return b"", ()
     with open(path, "rb") as file:  # noqa: PTH123

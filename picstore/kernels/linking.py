@@ -25,11 +25,11 @@ def _linked_library(library_class: Any) -> Any:  # noqa: C901 - a class, as numb
 
     Other libraries are neither optimized nor compiled. The cache loads only machine code. LLVM's representation of a
     library is parsed only if the library is linked into another kernel, because parsing, and looking up symbols, took
-    25 of 67 ms for the kernels of the standard job.
+    25 of the 67 ms in which the kernels of a training load.
     """
 
     class LinkedLibrary(library_class):  # type: ignore[misc]
-        # LLVM's representation of a library from the cache; None once it is parsed.
+        # LLVM's representation of a library that was loaded from the cache; None for another library, or once parsed.
         _bitcode: bytes | None = None
 
         def serialize_using_object_code(self) -> tuple[str, str, Any]:
@@ -87,7 +87,7 @@ def linked_only(dispatcher: Any) -> Iterator[None]:
     set_env = codegen.set_env
 
     def set_defined_env(name: str, env: Any) -> None:
-        # Functions that Python cannot call have no such symbol.
+        # The symbol of an environment is defined only if Python can call the environment's function.
         if codegen._engine.is_symbol_defined(name):
             set_env(name, env)
 

@@ -62,7 +62,7 @@ OPTIONS = "no_cpython_wrapper", "no_cfunc_wrapper", "forceinline"
 
 @cache
 def available(group: str) -> bool:
-    """Return whether numba has all names of a group; if not, print on stderr what will be slower."""
+    """Return whether numba has all names of a group of ``NAMES``; if not, print on stderr what will be slower."""
     missing = [name for name in NAMES[group] if find(name, _MISSING) is _MISSING]
     if missing and sys.stderr is not None:
         text = f"numba {numba.__version__} has no {', '.join(missing)}: {_COSTS[group]}"

@@ -99,9 +99,9 @@ def resample(
 
 @device_function
 def _source_range(first, count):
-    """Return the range (first, last + 1) of source pixels with a weight, and the largest number for one output pixel.
+    """Return the range (first, last + 1) of source pixels with a weight, and the most such pixels of one output pixel.
 
-    Change the elements of ``first`` in place, so that they count from the first of these source pixels.
+    Change the elements of ``first`` in place, so that they count from the first source pixel with a weight.
     """
     low = 0
     high = 0
@@ -223,7 +223,7 @@ def resample_box(  # noqa: PLR0913 - a kernel's arguments are flat
         return True
     samples = 3 * (high - low)
     lines = np.zeros((GROUP, samples + 3 * PIXELS), np.int16)
-    columns = np.zeros((high - low + taps + PIXELS, COLUMN), np.int16)  # padded, as taps of weight 0 lie past the end
+    columns = np.zeros((high - low + taps + PIXELS, COLUMN), np.int16)  # padding is read, with a weight of 0
     addresses = np.zeros(y_weights.shape[1], np.uint64)
     total = np.empty(COLUMN // 2, np.int32)
     block = np.empty((width + PIXELS, COLUMN), np.uint8)

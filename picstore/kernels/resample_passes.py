@@ -19,9 +19,9 @@ from picstore.kernels.strided import put_bytes
 # Number of rows, and number of pixels in each row, that are interleaved at a time.
 GROUP = 8
 PIXELS = 16
-# Number of rows, in 4 groups, that the horizontal pass processes at a time.
+# Number of rows in a block, which is what the horizontal pass processes at a time: 4 groups of 8 rows.
 BLOCK = 32
-# Number of samples in a column of a block.
+# Number of samples in a column of a block: red, green and blue of each row.
 COLUMN = 3 * BLOCK
 # Number of samples of a row that the vertical pass computes at a time.
 _SAMPLES = 64
@@ -123,7 +123,7 @@ def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) 
 
 @device_function
 def interleave(lines, width, columns, group):
-    """Copy 8 rows of pixels to group ``group`` of each column; memory after the last column may be overwritten."""
+    """Copy 8 rows of pixels to group ``group``, 0 to 3, of a block's columns; also overwrite memory after them."""
     source, target = _u64(lines.ctypes.data), _u64(columns.ctypes.data + 6 * GROUP * group)
     for x in range(0, width, PIXELS):
         _interleave_pixels(source + _u64(6 * x), _u64(2 * lines.shape[1]), target + _u64(2 * COLUMN * x))
@@ -140,7 +140,7 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
         begin: address of the sums' initial values, int32 (COLUMN // 2,), each for two sums, four samples apart.
         out: address at which the output column is stored, uint8 (COLUMN,).
     """
-    parts = range(0, 2 * COLUMN, 32)  # offsets in bytes
+    parts = range(0, 2 * COLUMN, 32)  # offsets in bytes of 16 samples each
 
     def add_pair(k: Any, sums: list[Vector]) -> list[Vector]:
         two = memory.load(memory.offset(weights, k, 4), 1, 32)

@@ -224,7 +224,7 @@ class VectorMemory:
         return self._builder.load(pointer, align=1)
 
     def repeat(self, count: Any, vectors: list[Vector], step: _Step) -> list[Vector]:
-        """Apply ``step`` to vectors in registers ``count`` times; ``count`` is a number that the kernel computes."""
+        """Apply ``step`` to vectors in registers, ``count`` times; ``count`` is a number that the kernel computes."""
         builder, slots = self._builder, []
         for vector in vectors:
             with builder.goto_entry_block():
@@ -246,7 +246,7 @@ class VectorMemory:
         return Vector(self._builder, ir.Constant(ir.VectorType(ir.IntType(bits), count), None))
 
     def splat(self, number: Any, count: int, bits: int) -> Vector:
-        """Return a vector that repeats a number that the kernel computes ``count`` times."""
+        """Return a vector of ``count`` times the same number of ``bits`` bits, which the kernel computes."""
         first = self._builder.trunc(number, ir.IntType(bits))
         zeros, index = self.zeros(count, bits), ir.Constant(ir.IntType(32), 0)
         vector = Vector(self._builder, self._builder.insert_element(zeros.value, first, index))

@@ -237,10 +237,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class _Patience:
-    """Limits of an evaluation: the event ``gone`` is set if the client disconnects.
-
-    ``limit`` seconds are over at ``end``.
-    """
+    """Limits of an evaluation: ``gone`` is set if the client disconnects, and ``limit`` seconds end at time ``end``."""
 
     gone: threading.Event
     limit: float

@@ -27,7 +27,7 @@ _MAX_EPOCHS = 1000
 class Run:
     """Options of a training run's Loader that determine its batches.
 
-    A ``global_batch_size`` other than 0 replaces ``batch_size``; ``lanes`` is 0 for the default.
+    A ``global_batch_size`` other than 0 replaces ``batch_size``; with ``lanes`` 0, the Loader's default applies.
     """
 
     recipe: str

@@ -50,9 +50,9 @@ def decode_box(
         allocate: function that returns a uint8 buffer of at least the given number of bytes.
 
     Returns:
-        The decoded pixels, uint8 (height, width, 3), of which those outside of the box have any value; and int64 (4,),
-        their left, top, width and height in full-size pixels of the image. None if the stream is damaged, of another
-        kind or not tiled, or if the box is not within the image.
+        Pixels of an area that contains the box, uint8 (height, width, 3), with arbitrary values outside of the box; and
+        the area's left, top, width and height in full-size pixels of the image, int64 (4,). None if the stream is
+        damaged, of another kind or not tiled, or if the box is not within the image.
     """
     rect = np.empty(4, np.int64)
     rows = tiled.addresses[0], tiled.sizes[0], tiled.tilings[0], np.ascontiguousarray(box, np.int64), factor
@@ -124,7 +124,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
 
 @device_function
 def has_tiling(frame, tiling):
-    """Return whether headers match a tiling apart from the height: a part of an image has the whole image's headers."""
+    """Return whether headers match a tiling except in height, because an image's part has the whole image's headers."""
     return (
         frame[parse.WIDTH] == tiling[WIDTH]
         and 8 * frame[parse.HORIZONTAL] == tiling[MCU_WIDTH]

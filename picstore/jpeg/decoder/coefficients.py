@@ -22,11 +22,11 @@ _LOOKUP_SHIFT = np.uint64(64 - LOOKUP_BITS)
 _RANGES = 3 * 18  # number of int32 values before the symbols in ``by_length``
 BY_LENGTH = _RANGES + 256
 
-# Shifts of the fields in a 64-bit entry, which stands for one or two AC codes. 0: number of bits of all codes and
-# values; _BEGIN: bit at which the last symbol's value begins; _SHIFT: 63 - size of this value; _FIRST_BITS: number of
-# bits of the first symbol's code and value; _FIRST, _LAST: steps from the coefficient before the entry to the first and
-# to the last symbol's coefficient, _ENDS if the block ends; _VALUE: the first of two values, int16. A shift by a field
-# needs no mask, because it uses 6 bits.
+# Shifts of the fields in a 64-bit lookup-table entry, which stands for one or two AC codes. 0: number of bits of all
+# codes and values; _BEGIN: bit at which the last symbol's value begins; _SHIFT: 63 - size of this value; _FIRST_BITS:
+# number of bits of the first symbol's code and value; _FIRST, _LAST: number of coefficients from the one before the
+# entry to the first and to the last symbol's, _ENDS if the block ends; _VALUE: the first of two values, int16. A mask
+# of a field by which to shift costs nothing, because the processor's shifts use only 6 bits.
 _BEGIN, _SHIFT, _FIRST_BITS, _FIRST, _LAST, _VALUE = 8, 16, 24, 32, 40, 48
 _ENDS = 64
 _63, _255 = np.uint64(63), np.uint64(255)
@@ -97,7 +97,7 @@ def _entry_of_one(length, symbol):
 def _with_second(entry, length, symbol):
     """Add a second AC code to the lookup-table ``entry`` of a first code.
 
-    Return the new entry, with a first value of 0.
+    Return the new entry, without the first code's value, which the caller adds.
     """
     one, two = np.int64(entry), np.int64(_entry_of_one(length, symbol))
     bits, first = one & 63, one >> _FIRST & 255
@@ -133,7 +133,7 @@ def fill_pairs(single, pairs):
 
 @inlined
 def _fill_second(single, entry, size, rest, pairs):
-    """Write the entries of a first code's windows: for each value of ``size`` bits and each following ``rest`` bits."""
+    """Write the entries of all windows (next LOOKUP_BITS bits) of a code, ``size`` bits of value and ``rest`` bits."""
     for k in range(1 << rest):
         following = np.int64(load_u16(single + _u64(2 * (k << (LOOKUP_BITS - rest)))))
         both = entry
@@ -175,7 +175,7 @@ def read_dc(address, tables, accumulator, valid, byte):
 
 @inlined
 def _end_of_block(entry, first, index, last):
-    """Return how many bits of a block's last lookup-table entry belong to the block, and whether its end is valid."""
+    """Return how many bits of a block's last table entry belong to the block, and whether the block ends validly."""
     bits = entry & _63
     # The second code of the entry comes after the last coefficient, so it belongs to the next block.
     if first >= last:

@@ -48,7 +48,7 @@ class _Workspace(threading.local):
     """Arrays that a thread keeps, because allocating them takes longer than decoding a small image."""
 
     def __init__(self) -> None:
-        # Frame, state of the scan, and the lengths that the pixels, ``_scratch`` and ``_segments`` need.
+        # Values of the headers, state of the scan, and lengths that the pixels, ``_scratch`` and ``_segments`` need.
         self.frame = np.zeros(FRAME, np.int64)
         self._tables = np.zeros(coefficients.TABLES, np.uint8)
         self._plan = np.zeros(scan.PLAN, np.uint64)
@@ -126,7 +126,7 @@ def frame_size(jpeg: bytes | memoryview | U8) -> tuple[int, int] | None:
 
 
 def _open(jpeg: bytes | memoryview | U8, factor: int) -> tuple[U8, int]:
-    """Call ``open_stream`` with this thread's workspace; return the stream as an array, to be kept, and the code."""
+    """Call ``open_stream`` with this thread's workspace; return an array that keeps the stream alive, and the code."""
     source = np.frombuffer(jpeg, np.uint8)
     address = _u64(source.ctypes.data)
     code = open_stream(address, source.size, factor, WORKSPACE.arrays)
@@ -213,8 +213,8 @@ def decode_rows(state, rows):
         state: address of the workspace's first array, in which the caller has set ``scan.OUT``, the address of a buffer
             of rows of pixels, and ``scan.RING``, the number of its rows: after its last row, its first row is
             overwritten.
-        rows: number of rows to have written, counted from the image's first row. Up to ``scan.MOST_SURPLUS_ROWS`` more
-            rows are written.
+        rows: number of rows that this call and previous calls write in all. Up to ``scan.MOST_SURPLUS_ROWS`` more rows
+            are written.
 
     Returns:
         0, or a negative code for damage; surplus bytes of the scan are reported once the last row is decoded.

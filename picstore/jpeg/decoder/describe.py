@@ -189,8 +189,8 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
                     known = distances, (y * per_row + x) * per_segment, per_segment
                     sound &= _describe_parts(source, segment, mcus, known, (described, part))
                 else:
-                    # Not a function call, which would take twice the time, because numba counts references to the
-                    # arrays passed.
+                    # Write the words here, because in a function it would take twice the time: numba counts references
+                    # to the arrays that are passed.
                     described[part, words.OFFSET], described[part, words.LENGTH] = np.int32(at), np.int32(length)
                     described[part, words.BLOCK], described[part, words.MCUS] = np.int32(block), np.int32(interval)
                     described[part, words.BEFORE] = 0
@@ -221,7 +221,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
 def _describe_parts(source, segment, mcus, distances, described):
     """Describe the parts of a segment between entry points; return whether all entry points lie in the segment.
 
-    Neighboring parts share the byte in which one ends and the next begins. A zero byte after 0xFF is stuffing.
+    Neighboring parts share the byte in which one ends and the next begins, with a stuffed zero after 0xFF.
     """
     offset, at, length, block = segment
     interval, step, per_mcu = mcus
@@ -250,7 +250,7 @@ def _describe_parts(source, segment, mcus, distances, described):
 
 @device_function
 def _describe_planes(frame, tiling, rect, tiles, factor, row):
-    """Write the layout of an image's samples and pixels to its words ``row``; offsets are from the first sample."""
+    """Write the layout of an image's samples and pixels to ``row``, its words; offsets count from its first sample."""
     h, v, count = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.COMPONENTS]
     luma, chroma = block_sides(h, v, factor)
     row[words.WIDTH], row[words.HEIGHT] = (rect[2] + factor - 1) // factor, (rect[3] + factor - 1) // factor
@@ -270,7 +270,7 @@ def _describe_planes(frame, tiling, rect, tiles, factor, row):
 
 @device_function
 def _copy_codes(address, codes):
-    """Copy a Huffman table's codes; return for how many windows of LOOKUP_BITS bits its lookup table needs an entry."""
+    """Copy a Huffman table's codes; return the number of its lookup table's entries for windows of LOOKUP_BITS bits."""
     total = short = longer = 0
     for k in range(16):
         here = load_byte(address + _u64(k))
@@ -282,7 +282,7 @@ def _copy_codes(address, codes):
             longer += here
     for k in range(16, 16 + 256):
         codes[k] = np.uint8(load_byte(address + _u64(k)) if k < 16 + total else 0)
-    # If there are no longer codes, all windows get an entry, even those after the last code.
+    # If no code is longer than LOOKUP_BITS, all windows get an entry, even those after the last code.
     return short if longer else 1 << words.LOOKUP_BITS
 
 

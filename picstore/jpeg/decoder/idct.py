@@ -34,14 +34,14 @@ D = _fixed(1.175875602)
 ONES = _fixed(0.298631336), _fixed(2.053119869), _fixed(3.072711026), _fixed(1.501321110)
 TWOS = -_fixed(0.899976223), -_fixed(2.562915447), -_fixed(1.961570560), -_fixed(0.390180644)
 
-# For 4 samples: factors of coefficients 7, 5, 3 and 1 in the odd sums of the inner, and of the outer samples.
+# Inverse DCT to 4 samples: factors of coefficients 7, 5, 3 and 1, for the inner and for the outer two samples.
 FOUR = (
     (-_fixed(0.211164243), _fixed(1.451774981), -_fixed(2.172734803), _fixed(1.061594337)),
     (-_fixed(0.509795579), -_fixed(0.601344887), _fixed(0.899976223), _fixed(2.562915447)),
 )
-# For 4 samples: factors of coefficients 2 and 6.
+# Inverse DCT to 4 samples: factors of coefficients 2 and 6.
 FOUR_EVEN = _fixed(1.847759065), -_fixed(0.765366865)
-# For 2 samples: factors of coefficients 1, 3, 5 and 7.
+# Inverse DCT to 2 samples: factors of coefficients 1, 3, 5 and 7.
 TWO = _fixed(3.624509785), -_fixed(1.272758580), _fixed(0.850430095), -_fixed(0.720959822)
 
 
@@ -70,7 +70,7 @@ def _summed(a: Vector, b: Vector, *factors: tuple[int, int]) -> list[_Wide]:
 
 def _transform(x: list[Vector], shift: int) -> list[Vector]:
     """Compute sixteen 1-D inverse DCTs of 8 coefficients in parallel, in 16-bit vector elements, with saturation."""
-    # Round by adding half of the result's unit, as 16 times a factor, because a factor of 16 bits is too small for it.
+    # Round by adding half a unit of the result: the product of 16 and a factor, because it does not fit 16 bits.
     sixteen, unit = x[0].filled(16), (1 << FRACTION, (1 << (shift - 1)) // 16)
     (sum04,), (difference04,) = _summed(x[0] + x[4], sixteen, unit), _summed(x[0] - x[4], sixteen, unit)
     rotated2, rotated6 = _summed(x[2], x[6], (A, A + C), (A + B, A))
@@ -122,7 +122,7 @@ def inverse_dct(memory: VectorMemory, block: Any, quantization: Any, out: Any, s
 def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int) -> list[_Wide]:
     """Compute 1-D inverse DCTs to 4 samples.
 
-    ``products`` adds the products of two named coefficients and two factors.
+    ``products`` multiplies two coefficients, 2 and 6 for ``"26"``, by two factors, and returns the products' sum.
     """
     # Coefficient 0 is paired with the constant 16, whose product with the second factor does the rounding.
     first = products("0", (1 << (FRACTION + 1), (1 << (shift - 1)) // 16))

@@ -59,8 +59,8 @@ _u64, _i16 = np.uint64, np.int16
 # RING: address of the pixel buffer, a ring of rows, and number of its rows. WRITTEN, _MCU_ROW: numbers of rows of
 # pixels written, and of rows of MCUs read.
 PIXELS_WIDTH, PIXELS_HEIGHT, LUMA, CHROMA, ACROSS, DOWN, OUT, RING, WRITTEN, _MCU_ROW = range(FRAME, FRAME + 10)
-# SKIPPED: number of MCUs to skip at the beginning of a row's first segment. ENDS_EARLY: whether a row's last segment
-# continues after the last MCU to decode.
+# For each row of MCUs, SKIPPED: number of MCUs to skip at the beginning of the first segment; ENDS_EARLY: whether the
+# last segment continues after the last MCU to decode.
 SKIPPED, ENDS_EARLY = FRAME + 10, FRAME + 11
 # _ACCUMULATOR, _VALID, _BYTE: accumulator, valid bits and next byte of the bit reader. _LIMIT: end of the segment in
 # bits. _UNTIL: MCUs left in the segment. _SEGMENT: address of the next segment's offset.
@@ -70,13 +70,13 @@ _ACCUMULATOR, _VALID, _BYTE, _LIMIT, _UNTIL, _SEGMENT = range(FRAME + 12, FRAME 
 _FLAT, _ZIGZAG, _BLOCKS_AT, _PLANES, _PLAN, PER_MCU = range(FRAME + 18, FRAME + 24)
 STATE = FRAME + 24
 
-# The plan of an MCU has a row of _FIELDS numbers, uint64, for each of at most BLOCKS blocks.
+# The plan, by which MCUs are decoded, has a row of _FIELDS numbers, uint64, for each block of an MCU, at most BLOCKS.
 BLOCKS, _FIELDS = 6, 10
 # The plan's last three numbers hold the DC of each component's previous block.
 PLAN = BLOCKS * _FIELDS + 3
-# Offsets in bytes in a block's row. _PREVIOUS_DC: address of the DC of the component's previous block. _TARGET, _STEP:
-# address of the block's next samples, and step to the next MCU's samples. _FACTORS to _DC_BY_LENGTH: addresses of the
-# tables. _ORIGIN: address of the block's first samples in the planes. _SIDE: samples per side.
+# Offsets in bytes in a block's row of the plan. _PREVIOUS_DC: address of the DC of the component's previous block.
+# _TARGET, _STEP: address at which the block's samples are stored next, and step to the next MCU's samples. _FACTORS to
+# _DC_BY_LENGTH: addresses of the tables. _ORIGIN: address of the block's samples of MCU 0. _SIDE: samples per side.
 _PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, _ORIGIN, _SIDE = range(
     0, 8 * _FIELDS, 8
 )

@@ -69,7 +69,7 @@ def _interpolate_both(memory: VectorMemory, row: Any, aside: Any, out: Any) -> N
 
 @vector_function(4)
 def _interpolate_down(memory: VectorMemory, row: Any, aside: Any, bias: Any, out: Any) -> None:
-    """Interpolate 16 samples of a row with ``aside``, the row above (bias 1) or below (bias 2)."""
+    """Interpolate 16 samples of a row with ``aside``, the row above (then the rounding ``bias`` is 1) or below (2)."""
     rounding = memory.splat(bias, STEP, 16)
     memory.store(out, (_samples(memory, row) * 3 + _samples(memory, aside) + rounding >> 2).narrowed(8))
 
@@ -92,7 +92,7 @@ def upsample(row, aside, below, shape, out):
         out: address of the output row, which is followed by 2 * STEP writable bytes.
     """
     count, across, down, smooth = shape
-    # libjpeg does not interpolate rows of at most 2 samples in any direction.
+    # Like libjpeg, repeat rather than interpolate the samples of a row of at most 2.
     narrow = count <= 2 or not smooth
     for k in range(0, count, STEP):
         offset = _u64(k)

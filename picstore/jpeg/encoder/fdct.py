@@ -51,7 +51,7 @@ def make_divisors(factors: list[int]) -> U16:
 
     Returns:
         uint16 (3, 64): for each factor the addend, the reciprocal and the scale, such that ``(value + addend) *
-        reciprocal * scale >> 32`` is the rounded quotient of a value below 2**14 and 8 times the factor, because the
+        reciprocal * scale >> 32`` is the rounded quotient of a value, below 2**14, by 8 times the factor, because the
         transform scales by 8 (A. Fog, "Optimizing subroutines in assembly language", 16.9).
     """
     divisors = np.zeros((3, 64), np.uint16)
