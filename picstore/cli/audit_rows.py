@@ -90,9 +90,9 @@ def answer(
 
 
 def _parse_steps(text: str | None, last: int) -> tuple[int, int]:
-    """Parse ``A:B``, ``A:``, ``:B`` or ``A`` to the first step, and the step after the last one.
+    """Parse ``A:B``, ``A:``, ``:B`` or ``A``; return the first step, and the step after the last step.
 
-    Raise UsageError if the text has another form, or names a step that is not among the state's ``last`` steps.
+    Raise UsageError if the text has another form, or a step is not below ``last``, the number of the state's steps.
     """
     begin, colon, end = (text if text is not None else ":").partition(":")
     numbers = [each.strip() for each in (begin, end)]

@@ -103,7 +103,7 @@ def _functions(verb: str) -> list[Callable[..., Any]]:
 
 
 def _parameters(functions: Sequence[Callable[..., Any]]) -> dict[str, Parameter]:
-    """Return the functions' parameters by name, with the parameters that ``**options`` stands for in its place."""
+    """Return the functions' parameters by name; keyword-only parameters of later functions replace ``**options``."""
     own = dict(inspect.signature(functions[0]).parameters)
     own.pop("options", None)
     passed = [each for of in functions[1:] for each in inspect.signature(of).parameters.values()]
@@ -201,7 +201,7 @@ def _fractions(text: str) -> tuple[float, ...]:
 
 
 def _text(functions: Sequence[Callable[..., Any]], argument: str = "") -> str:
-    """Return the first description of ``argument`` in the functions' docstrings; "" stands for the function itself."""
+    """Return the first description of an argument, or for "" of the function itself, in the functions' docstrings."""
     text = next((found for each in functions if (found := _texts(each).get(argument))), "")
     other = _OTHER_VERB.search(text)
     return text if other is None else _text([load_verb(other[1])], argument)

@@ -54,7 +54,7 @@ def has_byte_ff(word):
 def refill(address, accumulator, valid, byte):
     """Fill the accumulator to at least 56 bits.
 
-    Return the accumulator, the number of its valid bits, and the offset of the next byte from ``address``.
+    Return the accumulator, the number of its valid bits, and the next byte to load as an offset from ``address``.
     """
     accumulator |= load_u64(address + _u64(byte)) >> _u64(valid)
     byte += (63 - valid) >> 3
@@ -63,7 +63,7 @@ def refill(address, accumulator, valid, byte):
 
 @vector_function(2, returns=True)
 def _copy_step(memory: VectorMemory, source: Any, target: Any) -> Any:
-    """Copy _STEP bytes; return a mask whose bit *k* is set if byte *k* of these is not 0xFF."""
+    """Copy _STEP bytes; return a mask whose bit *k* is set if copied byte *k* is not 0xFF."""
     copied = memory.load(source, _STEP, 8)
     memory.store(target, copied)
     return (copied ^ -1).nonzero()
@@ -71,7 +71,7 @@ def _copy_step(memory: VectorMemory, source: Any, target: Any) -> Any:
 
 @inlined
 def _copy_plain(source, target, size, readable):
-    """Copy bytes up to the first 0xFF, or ``size`` to ``size`` + _STEP - 1 bytes without any; return their number."""
+    """Copy bytes up to the first 0xFF, or else ``size`` to ``size`` + _STEP - 1 bytes; return the number copied."""
     count = 0
     while count < size:
         if count + _STEP <= readable:

@@ -248,7 +248,7 @@ def _look_up_code(accumulator, table, row):
 
 @device_function
 def _search_code(accumulator, table, row):
-    """Search the tables for the code at the accumulator's head.
+    """Search a Huffman table for the code at the accumulator's head.
 
     Return symbol | length << 8, or 0 if there is no code.
     """

@@ -133,7 +133,7 @@ def optimal_codes(frequencies, counts, symbols, codes):
     for length in range(MAX_CODE_BITS):
         counts[length] = per_length[length + 1]
     count = 0
-    # Sort the symbols by depth; limiting the lengths does not change their order.
+    # Sort the symbols by their depth in the tree; limiting the lengths of codes does not change this order.
     for length in range(1, per_length.size):
         for k in range(found):
             if depth[k] == length:

@@ -13,7 +13,7 @@ from picstore.kernels.jit import device_function, kernel
 # Number of bits that index a lookup table. Longer codes are rare (0.3 % of AC symbols with T.81's own tables) and are
 # searched.
 LOOKUP_BITS = 11
-# Fields of an entry in ``several``: the number of coefficients, shifted by SKIP_SHIFT, above the number of bits;
+# Fields of an entry of the table ``several``: number of coefficients, shifted by SKIP_SHIFT, above the number of bits;
 # END_OF_BLOCK adds 128 to the number of coefficients. NO_ENTRY, for a missing entry, has 64 coefficients and no bits.
 SKIP_SHIFT, END_OF_BLOCK, NO_ENTRY = 6, 128 << 6, 64 << 6
 # Bit that stands for END_OF_BLOCK while a table is built; it is above the largest number of coefficients, of which 12

@@ -109,8 +109,8 @@ end:
   ret i32 %result
 }
 """
-# For each machine type: LLVM's name of the CPU feature with the instruction, the option that enables the feature, and
-# the source of both functions.
+# For each machine type: LLVM's name of the CPU feature that includes a CRC instruction, the option that enables the
+# feature, and the source of the functions that use the instruction.
 _INSTRUCTIONS = {
     "x86_64": ("sse4.2", "+crc32", _X86),
     "aarch64": ("crc", "+crc", _ARM),

@@ -88,7 +88,7 @@ def _histograms(counts: RecordCounts, indexes: Sequence[Table], dataset: Dataset
 
 
 def _count_labels(dataset: Dataset, indexes: Sequence[Table], display: Display) -> RecordCounts:
-    """Count all records by label: from the given tables if they cover all containers, else from the dataset."""
+    """Count all records by label: from ``indexes``, if they are the tables of all containers, else from the dataset."""
     if len(indexes) == len(dataset.rows):
         return RecordCounts.of(Counter(label for index in indexes for label in index["label"].tolist()))
     why = "for a selection" if isinstance(dataset.live, SelectedRecords) else "here; `picstore repair` keeps them"

@@ -31,10 +31,7 @@ R = TypeVar("R", bound=Report)
 
 
 class _Cancelled(PicstoreError):
-    """Error that a report of progress raises in the work if the page has cancelled the work.
-
-    It ends the work's processes.
-    """
+    """Error that ends cancelled work and its processes; it is raised when the work next reports progress."""
 
 
 class Background(Generic[R]):

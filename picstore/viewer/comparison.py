@@ -64,7 +64,7 @@ class Comparison(Background[Report]):
         return one.dataset, other.dataset
 
     def classes(self) -> dict[str, Any]:
-        """Return the 1,000 classes whose fractions of the datasets differ most, and the number of common classes."""
+        """Return the 1,000 classes whose fractions of both datasets differ most, and the number of common classes."""
         one, other = self.datasets
         counted = [each for each in compare_classes(one, other) if each.images or each.other_images]
 

@@ -29,7 +29,7 @@ _UNKNOWN |= {"extra": "", "columns": {}}
 
 
 def read_items(dataset: Dataset, positions: I64) -> list[Item]:
-    """Return the items of the records at ``positions``, from each container's tables and without reading images."""
+    """Return the grid's items, which describe the records at ``positions``, without reading images."""
     containers, within = dataset.live.find(positions)
     items: dict[int, Item] = {}
     for number in np.unique(containers).tolist():
@@ -40,7 +40,7 @@ def read_items(dataset: Dataset, positions: I64) -> list[Item]:
 
 
 def _items_of(dataset: Dataset, number: int, pairs: list[tuple[int, int]]) -> Iterator[Item]:
-    """Yield the items of a container's records, given pairs of a record's position and its number in the container."""
+    """Yield the items that describe a container's records; ``pairs`` holds positions and numbers in the container."""
     try:
         container = dataset.containers.index(number)
     except (Damage, NotADataset) as error:

@@ -148,8 +148,7 @@ class Records:
         Of several equal requests, only the first one searches.
         """
         while True:
-            # A filter's text may match more records after more extras have been read, so their number is part of the
-            # key.
+            # The key includes the number of containers whose extras were read, as a text may match more records later.
             key = (chosen, self.extras.read.done if chosen.text else 0)
             with self._lock:
                 found = self._found.get(key)

@@ -102,7 +102,7 @@ class Replay:
         )
 
     def draw(self, run: Run, epoch: int, step: int, *, first: int = 0) -> Drawn:
-        """Build the batch of a step, and return the images of up to 64 of its records, beginning with slot ``first``.
+        """Build the batch of a step, and return the images of up to 64 of its records, from number ``first`` on.
 
         Raises:
             UsageError: the epoch has no such step, or the options contradict each other.
@@ -124,7 +124,7 @@ class Replay:
         return drawn
 
     def steps_of(self, run: Run, position: int, *, first: int, epochs: int) -> list[dict[str, Any]]:
-        """Return, for each epoch, the rank, step and slot of each sample of a record.
+        """Return, for each epoch, the rank, step and slot (number in the batch) of each sample of a record.
 
         The list of an epoch that skips the record is empty.
         """
@@ -148,7 +148,7 @@ class Replay:
 
 
 def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list[list[list[Any]]]:
-    """Return the images of a batch by group of views, view and slot; a list of transforms is one group of views."""
+    """Return the images of a batch by group of views, view and record; a list of transforms is one group of views."""
     found = []
     for name, count in groups:
         images = batch.views[name] if name else batch.images

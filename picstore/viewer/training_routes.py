@@ -93,7 +93,7 @@ def _draw_batch(session: Session, query: Query) -> Drawn:
 
 
 def _told(drawn: Drawn) -> dict[str, Any]:
-    """Return facts about images, as JSON."""
+    """Return the descriptions of drawn images, and facts about all of them, as a JSON object."""
     return {"images": drawn.images, **drawn.facts}
 
 

@@ -161,7 +161,7 @@ def _search_code(accumulator, by_length):
 def read_dc(address, tables, accumulator, valid, byte):
     """Read a DC difference.
 
-    Return the bit reader's state (3 numbers), the difference, and whether the code is valid.
+    Return new ``accumulator``, ``valid`` and ``byte``, the difference, and whether the code is valid.
     """
     single, by_length = tables
     entry = np.int64(load_u16(single + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
@@ -186,7 +186,7 @@ def _end_of_block(entry, first, index, last):
 
 @inlined
 def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
-    """Read AC coefficients into a block; return the bit reader's state (3 numbers), and whether the codes are valid."""
+    """Read AC coefficients into a block; return ``accumulator``, ``valid``, ``byte``, and whether codes are valid."""
     pairs, by_length = tables
     index, last = zigzag, zigzag + _63
     while True:
@@ -213,7 +213,7 @@ def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
 
 @inlined
 def skip_ac(address, tables, accumulator, valid, byte):
-    """Skip a block's AC coefficients; return the bit reader's state (3 numbers), and whether the codes are valid."""
+    """Skip a block's AC coefficients; return the same as ``read_ac``."""
     pairs, by_length = tables
     index, last = _u64(0), _63
     while True:
