@@ -220,3 +220,11 @@ def exr(values: np.ndarray, names: str | tuple[str, ...] = "Y", *, parts: int = 
                 assert writer.write_image(np.ascontiguousarray(values)), writer.geterror()
         assert writer.close()
         return Path(file.name).read_bytes()
+
+
+def depth_and_masks() -> tuple[np.ndarray, np.ndarray]:
+    """uint16 of a tilted plane with noise, and of the numbers of 30 instances."""
+    random, (rows, columns) = np.random.default_rng(0), np.mgrid[:120, :160]
+    depth = 2000 + 5 * rows + 7 * columns + random.normal(0, 3, (120, 160))
+    distances = [np.hypot(rows - y, columns - x) for y, x in random.uniform(0, 160, (30, 2))]
+    return depth.astype(np.uint16), (np.argmin(distances, axis=0) * 997).astype(np.uint16)

@@ -1,5 +1,7 @@
 """Export a dataset: its JPEGs, labels, extras and attachments, unchanged, in formats that other libraries read.
 
+Only maps of uint16 become PNG if they are stored in another form.
+
 Tasks of the engine read the indexes, the format divides the records into parts by the indexes alone, and tasks write
 the parts. So the files depend neither on the number of tasks nor on their order.
 """
@@ -36,6 +38,7 @@ from picstore.prepare.exports.write_parquet import ParquetFormat
 from picstore.prepare.exports.write_webdataset import WebDatasetFormat
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
+from picstore.storage.format.maps import export_map
 from picstore.storage.format.record import Record, extra_to_json
 from picstore.storage.location.atomic_file import make_folder, sync, sync_folder
 from picstore.storage.location.resolve import locate, map_concurrently
@@ -319,6 +322,7 @@ def write_parts(task: WriteTask, on_progress: ProgressCallback) -> WrittenParts:
 
 def _read_records(task: WriteTask) -> Iterator[Record | None]:
     """Yield the records of a WriteTask in its order; yield None in place of a damaged record."""
+    maps = task.dataset.manifest.maps
     places = zip(task.containers.tolist(), task.positions.tolist(), strict=True)
     for number, of_container in groupby(places, key=lambda place: place[0]):
         container: Container | None = None
@@ -329,6 +333,8 @@ def _read_records(task: WriteTask) -> Iterator[Record | None]:
             if container is not None:
                 with suppress(Damage):
                     record = _with_columns(task.dataset.with_values(container.record(k)))
+                    blobs = {name: export_map(blob) for name, blob in record.attachments.items() if name in maps}
+                    record = replace(record, attachments={**record.attachments, **blobs})
             yield record
 
 

@@ -69,9 +69,12 @@ def make_map(name: str, data: bytes | Array, spec: MapSpec, image: CoordinateMap
             sides = zip((height, width), values.shape[:2], strict=True)
             rows, columns = ((2 * np.arange(count) + 1) * of // (2 * count) for count, of in sides)
             values = values[rows[:, None], columns]
-        elif isinstance(data, bytes) and size == (width, height) and _is_stored_form(data, spec):
-            return data
-        return encode_map(np.ascontiguousarray(values))
+        given = data if isinstance(data, bytes) and size == (width, height) and _is_stored_form(data, spec) else b""
+        if given and spec.dtype != "uint16":
+            return given
+        encoded = encode_map(np.ascontiguousarray(values))
+        # A uint16 PNG is kept only if its values are stored as PNG.
+        return given if given[:4] == encoded[:4] else encoded
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error
 

@@ -1,7 +1,8 @@
 """Maps: values on the pixels of an image, such as depth, which are stored without loss (docs/format.md, "Maps").
 
-A map is an attachment ``map:NAME`` that has the size of its image. A map is stored as a PNG if PNG can hold its values,
-otherwise as blocks of rows that are compressed by zstd. In both forms, only the rows that a crop needs must be decoded.
+A map is an attachment ``map:NAME`` that has the size of its image. It is stored as a PNG, or as blocks of rows that are
+compressed by zstd. Of a PNG, the rows from the top to the last row of a crop must be decoded, of blocks of rows only
+those blocks that the crop touches.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ _PNG_FORMS = dict.fromkeys(((3, 1), (3, 2), (3, 4), (3, 8), (0, 8)), ("uint8", 1
     (2, 8): ("uint8", 3),
     (6, 8): ("uint8", 4),
 }
+# Pillow's mode of a map that may be written as PNG, by dtype and number of channels.
+_PNG_MODES = {("uint8", 1): "L", ("uint16", 1): "I;16", ("uint8", 3): "RGB", ("uint8", 4): "RGBA"}
+# zstd level of blocks. Smooth depth takes 1 % more bytes than as PNG with level 5, 14 % more with level 3.
+_LEVEL = 5
 _PNG_KEPT = (b"PLTE", b"IDAT", b"IEND")
 
 
@@ -122,22 +127,43 @@ def can_hold(dtype: np.dtype[Any], value: float) -> bool:
 
 
 def encode_map(values: Array) -> bytes:
-    """Encode a map, (h, w, channels) of a dtype in ``DTYPES``, as PNG if PNG can hold it, else as blocks of rows."""
-    height, width, channels = values.shape
-    mode = {("uint8", 1): "L", ("uint16", 1): "I;16", ("uint8", 3): "RGB", ("uint8", 4): "RGBA"}.get(
-        (values.dtype.name, channels)
-    )
-    if mode is not None:
-        from PIL import Image  # Imported only here, because few records have maps.
+    """Encode a map, (h, w, channels) of a dtype in ``DTYPES``, as blocks of rows or, if PNG fits better, as PNG.
 
-        out = io.BytesIO()
-        raw = values.astype(values.dtype.newbyteorder("<")).tobytes()
-        Image.frombytes(mode, (width, height), raw).save(out, "PNG")
-        return out.getvalue()
+    uint8 of 1, 3 or 4 channels is written as PNG. uint16 of 1 channel is written as PNG if differences to the left
+    neighbor compress worse than the values themselves, as those of masks and sparse depth, whose blocks would take 1.3
+    to 1.7 times the bytes. Other depth decodes 3 times as fast from blocks of as many bytes.
+    """
+    height, width, channels = values.shape
+    fits_png = (values.dtype.name, channels) in _PNG_MODES
+    if fits_png and values.itemsize == 1:
+        return _encode_png(values)
     rows = max(1, min(height, _BLOCK_BYTES // (width * channels * values.itemsize)))
-    frames = [compress(_to_planes(values[top : top + rows]), level=3) for top in range(0, height, rows)]
+    frames = [compress(_to_planes(values[top : top + rows]), level=_LEVEL) for top in range(0, height, rows)]
+    if fits_png and len(compress(values.tobytes(), level=_LEVEL)) < sum(map(len, frames)):
+        return _encode_png(values)
     header = _HEADER.pack(MAGIC, 1, DTYPES.index(values.dtype.name), channels, width, height, rows)
     return b"".join([header, np.array(list(map(len, frames)), "<u4").tobytes(), *frames])
+
+
+def _encode_png(values: Array) -> bytes:
+    from PIL import Image  # Imported only here, because few records have maps.
+
+    height, width, channels = values.shape
+    raw = values.astype(values.dtype.newbyteorder("<")).tobytes()
+    out = io.BytesIO()
+    Image.frombytes(_PNG_MODES[values.dtype.name, channels], (width, height), raw).save(out, "PNG")
+    return out.getvalue()
+
+
+def export_map(blob: bytes | memoryview) -> bytes | memoryview:
+    """Return a stored map as PNG, which other programs read, if it is uint16 of 1 channel; else as it is stored.
+
+    A damaged map is returned unchanged.
+    """
+    try:
+        return _encode_png(decode_map(blob)) if blob[:4] == MAGIC and read_form(blob)[:2] == ("uint16", 1) else blob
+    except ImageError:
+        return blob
 
 
 def _bits(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import depth_and_masks
 from PIL import Image
 
 from picstore.errors import ImageError
@@ -52,12 +53,17 @@ def test_rows_of_a_map_are_its_values_bit_for_bit(
     assert part.tobytes() == values[max(rows[0], 0) : max(rows[1], 0)].tobytes()
 
 
+def test_depth_is_stored_in_blocks_and_masks_as_png() -> None:
+    depth, masks = (encode_map(values[:, :, None]) for values in depth_and_masks())
+    assert (depth[:4], masks[:4]) == (b"PICM", b"\x89PNG")
+    assert (decode_map(depth)[:, :, 0] == depth_and_masks()[0]).all()
+
+
 def test_what_png_holds_is_a_png_that_pillow_opens() -> None:
-    for dtype, channels in (("uint8", 1), ("uint8", 3), ("uint8", 4), ("uint16", 1)):
-        values = values_of(dtype, 9, 7, channels)
+    for values in (*(values_of("uint8", 9, 7, channels) for channels in (1, 3, 4)), depth_and_masks()[1][:9, :7, None]):
         with Image.open(io.BytesIO(encode_map(values))) as image:
             assert image.format == "PNG"
-            assert (np.asarray(image).reshape(9, 7, channels) == values).all()
+            assert (np.asarray(image).reshape(values.shape) == values).all()
 
 
 def test_blocks_are_as_docs_format_says() -> None:
