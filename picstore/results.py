@@ -176,7 +176,7 @@ class VerifyResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteResult(Result):
-    """Result of ``delete``: the dataset's new UUID, number of remaining images, and number deleted by this call."""
+    """Result of ``delete``: the dataset's new UUID, number of remaining images, and of images that were deleted."""
 
     dataset: str
     uuid: str
@@ -475,7 +475,7 @@ class DupesResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmResult(Result):
-    """Result of ``warm``: number of kernels compiled now, number compiled before, seconds, and the kernels' folder."""
+    """Result of ``warm``: number of kernels compiled now and before, duration in seconds, and the kernels' folder."""
 
     compiled: int
     cached: int

@@ -99,7 +99,7 @@ def _advise() -> None:
 
 
 class Silence:
-    """Display that shows no progress, and shows remarks on the input only if ``remarks`` is true; base of displays."""
+    """Base class of displays: it shows no progress, and shows remarks on the input only if ``remarks`` is true."""
 
     def __init__(self, *, remarks: bool = False) -> None:
         self._remarks = remarks

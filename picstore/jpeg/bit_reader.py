@@ -31,8 +31,8 @@ _ONES, _TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 def search_code(accumulator, ranges, symbols, shortest):
     """Return symbol | length << 8 of the code at the accumulator's head (T.81, F.2.2.3), or 0 if there is no code.
 
-    ``ranges`` and ``symbols``: addresses of a Huffman table's rows in the arrays that ``transcode_lookup.make_lookups``
-    returns under these names. ``shortest``: least number of bits of a code.
+    ``ranges`` and ``symbols``: addresses of a Huffman table's arrays with the layout that
+    ``transcode_lookup.make_lookups`` describes. ``shortest``: least number of bits of a code.
     """
     for length in range(shortest, MAX_CODE_BITS + 1):
         code = np.int64(accumulator >> _u64(64 - length))

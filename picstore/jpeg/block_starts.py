@@ -93,7 +93,7 @@ def _look_up(lane):
     """Skip the AC codes and values of a lookup-table entry; return the lane, which is the state of reading a scan."""
     accumulator, valid, byte, k, plan = lane
     entry = _i64(load_u16(_u64(_load(plan, AC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
-    # Refill only after the lookup, so that it need not wait: it takes 11 bits, and at least 25 valid bits were left.
+    # Refill only after the lookup, which thus need not wait: a lookup takes 11 bits, and at least 25 were valid.
     accumulator, valid, byte = refill(_u64(0), accumulator, valid, byte)
     k += entry >> SKIP_SHIFT
     if k < 64:
@@ -196,7 +196,7 @@ def _read_dc(lane):
     length, size = entry >> 8, entry & 255
     bits = accumulator << _u64(length)
     value = _i64(bits >> _u64(1) >> _u64(63 - size))
-    # Extend the sign of the difference without a branch, because the processor cannot predict signs.
+    # Compute what to subtract for a negative difference without a branch, because no processor can predict signs.
     below = ((1 << size) - 1) & (_i64(bits >> _u64(63)) - 1)
     _note(row, position << POSITION_SHIFT | (length + size) << BITS_SHIFT | (value - below + DIFFERENCE_BIAS))
     accumulator, valid, byte = refill(_u64(0), bits << _u64(size), valid - length - size, byte)

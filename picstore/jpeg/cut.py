@@ -26,7 +26,7 @@ Buffer: TypeAlias = "bytes | memoryview"
 # prefetching. With 1, 2 or 4 rows, streams that no cache holds are cut 1.4 times as fast as without.
 PREFETCH_ROWS = 2
 _LINE = 64  # bytes of a cache line
-# Minimum width in pixels of a cut, because libjpeg does not interpolate rows of at most 2 chroma samples.
+# Minimum width in pixels of a cut: a narrower cut could have rows of 2 chroma samples, which libjpeg repeats.
 MIN_CUT_WIDTH = 5
 
 _u8 = np.uint8

@@ -66,7 +66,7 @@ def read_coding_parameters(segments: Iterable[MarkerSegment]) -> CodingParameter
             # Set the major version to 1, because decoders may reject other versions, and drop the thumbnail.
             jfif = body[:5] + b"\1" + body[6:12] + b"\0\0"
         elif marker == APP14 and body.startswith(b"Adobe") and len(body) >= 12:
-            # Change all YCbCr transforms to 1, because decoders may reject other values, and libjpeg warns of them.
+            # Change each code of a YCbCr transform to 1, because decoders may reject other codes, and libjpeg warns.
             adobe = body[:11] + bytes([min(body[11], 1)])
         elif marker == APP1:
             exif.append(body)

@@ -27,12 +27,14 @@ def make_lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> 
 
     Returns:
         single: uint16 (tables, 2**LOOKUP_BITS), the first symbol in the next LOOKUP_BITS bits: symbol | length of its
-            code << 8; 0 for a longer code or none. several: uint16 (tables, 2**LOOKUP_BITS), for AC tables only, all
-            symbols in the next LOOKUP_BITS bits: number of bits they take | number of coefficients << SKIP_SHIFT |
-            END_OF_BLOCK if the last symbol ends the block; NO_ENTRY for a longer code or none, and for more than 63
-            coefficients. Entries have 16 bits, so that the AC tables stay in the first-level cache. ranges: uint32
-            (tables, 3, 18), for each code length the first code, the last code + 1, and the index of the first code's
-            symbol. symbols: uint32 (tables, 256).
+            code << 8; 0 for a longer code or none.
+        several: uint16 (tables, 2**LOOKUP_BITS), for AC tables only, all symbols in the next LOOKUP_BITS bits: number
+            of bits they take | number of coefficients << SKIP_SHIFT | END_OF_BLOCK if the last symbol ends the block;
+            NO_ENTRY for a longer code or none, and for more than 63 coefficients. Entries have 16 bits, so that the AC
+            tables stay in the first-level cache.
+        ranges: uint32 (tables, 3, 18), for each code length the first code, the last code + 1, and the index of the
+            first code's symbol.
+        symbols: uint32 (tables, 256), symbols in the order of their codes.
     """
     tables = dc + ac
     shape = (len(tables), 1 << LOOKUP_BITS)
@@ -86,7 +88,7 @@ def _fill_single(counts, symbols, single, ranges):
 
 @device_function
 def _fill_several(counts, symbols, width, windows):
-    """Write entries as in ``several``, for windows of ``width`` bits, to ``windows`` from index 2**width on.
+    """Write entries as in ``several``, for windows (next ``width`` bits), to ``windows`` from index 2**width on.
 
     Narrower windows must be filled first, because the rest of a window after a code and its value is a narrower window.
     """

@@ -23,7 +23,7 @@ _lock: Any = find("numba.core.compiler_lock.global_compiler_lock") or threading.
 
 
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that compiles a function at its first call, and caches the machine code if there is a folder.
+    """Return a decorator that compiles a function at its first call, and caches the machine code in a folder, if any.
 
     A process loads a cached kernel in 5 ms, so kernels are few; functions that only kernels call are device functions.
 

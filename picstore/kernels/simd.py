@@ -246,7 +246,7 @@ class VectorMemory:
         return Vector(self._builder, ir.Constant(ir.VectorType(ir.IntType(bits), count), None))
 
     def splat(self, number: Any, count: int, bits: int) -> Vector:
-        """Return a vector of ``count`` times the same number of ``bits`` bits, which the kernel computes."""
+        """Return a vector of ``count`` copies of a number, which the kernel computes, as elements of ``bits`` bits."""
         first = self._builder.trunc(number, ir.IntType(bits))
         zeros, index = self.zeros(count, bits), ir.Constant(ir.IntType(32), 0)
         vector = Vector(self._builder, self._builder.insert_element(zeros.value, first, index))
@@ -289,7 +289,7 @@ def _emit_count(name: str) -> Any:
 
 leading_zeros, trailing_zeros = _emit_count("ctlz"), _emit_count("cttz")
 
-# These load or store a number in the machine's byte order, at any alignment; callers check bounds.
+# Functions that load or store a number in the machine's byte order, at any alignment; callers check bounds.
 load_u8, load_u32, load_native_u64 = load_function(8), load_function(32), load_function(64)
 store_i16, store_i32, store_native_u64 = map(store_function, (types.int16, types.int32, types.uint64))
 # Loads a byte, and returns it as int64.

@@ -55,7 +55,7 @@ class Background(Generic[R]):
             return self._report
 
     def begin(self, report: R, work: Callable[[], dict[str, Any]]) -> R:
-        """Run ``work`` in a thread, and return the first report; the result of ``work`` holds fields of the last one.
+        """Run ``work`` in a thread, and return the first report; ``work`` returns fields of the last report.
 
         Raise UsageError if work is running.
         """

@@ -13,7 +13,7 @@ from picstore.errors import Damage, NotADataset
 from picstore.storage.dataset import Dataset
 
 MAX_BYTES = 1 << 29  # Largest number of bytes of extras to keep in memory.
-_BLOCK_BYTES = 1 << 20  # Number of bytes of extras in a block.
+_BLOCK_BYTES = 1 << 20  # Smallest number of bytes of extras to join in a block, except the last.
 _CHUNK = 8 << 20  # Number of bytes to search at a time.
 # For each byte, the byte to compare instead: the small letter for a capital letter of ASCII, else the same byte.
 _CAPITALS = np.arange(256, dtype=np.uint8)
@@ -23,7 +23,7 @@ IDLE, READING, DONE, FULL = "idle", "reading", "done", "full"
 
 @dataclass(frozen=True, slots=True)
 class ExtrasRead:
-    """Progress of reading extras: number of containers read, and of all.
+    """Progress of reading extras: number of containers that were read, and of all containers.
 
     ``state`` is "full" if the remaining extras would take too much memory.
     """

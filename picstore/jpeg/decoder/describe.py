@@ -221,7 +221,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
 def _describe_parts(source, segment, mcus, distances, described):
     """Describe the parts of a segment between entry points; return whether all entry points lie in the segment.
 
-    Neighboring parts share the byte in which one ends and the next begins, with a stuffed zero after 0xFF.
+    Neighboring parts share the byte in which one ends and the next begins, and a stuffed zero after this byte.
     """
     offset, at, length, block = segment
     interval, step, per_mcu = mcus

@@ -28,7 +28,7 @@ def _fixed(value: float) -> int:
     return round(value * (1 << FRACTION))
 
 
-# sqrt(2) times cosines of multiples of pi/16, and sums of such products, each rounded separately.
+# Inverse DCT to 8 samples: sqrt(2) times cosines of multiples of pi/16, and sums of these, each rounded separately.
 A, B, C = _fixed(0.541196100), _fixed(0.765366865), -_fixed(1.847759065)
 D = _fixed(1.175875602)
 ONES = _fixed(0.298631336), _fixed(2.053119869), _fixed(3.072711026), _fixed(1.501321110)

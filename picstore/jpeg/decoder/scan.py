@@ -108,7 +108,7 @@ def row_stride(frame):
 
 @device_function
 def planes_length(frame):
-    """Return the bytes of two rows of MCUs in three planes, two rows of upsampled chroma, and STEP RGB pixels."""
+    """Return the bytes for two rows of MCUs in three planes, two rows of upsampled chroma, and STEP RGB pixels."""
     return (3 * 16 * frame[VERTICAL] + 2) * row_stride(frame) + 3 * STEP
 
 
@@ -205,9 +205,10 @@ def _clear_dc(last):
 
 @inlined
 def _read_mcu(flat, zigzag, plan, block, reader, skips):
-    """Read one of two MCUs whose blocks lie side by side; return the reader's state, and whether all codes are valid.
+    """Read one of two MCUs whose blocks lie side by side; return ``reader`` after it, and whether codes are valid.
 
-    If ``skips`` is true, read only the DC values, from which the next MCU's DC values are predicted.
+    ``reader`` holds the accumulator, the number of its valid bits, and the offset of the next byte. If ``skips`` is
+    true, read only the DC values, from which the next MCU's DC values are predicted.
     """
     accumulator, valid, byte = reader
     entry = plan[0]
