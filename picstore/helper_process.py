@@ -43,7 +43,7 @@ def start_helper(
     """
     kept = [] if last_words is None else [last_words]
     told = ["\n".join(module_folders()), main, ",".join(without), "".join(map(str, kept))]
-    # Those of Python's options -E and -s with which this interpreter was started.
+    # Python's options -E and -s, each only if this interpreter was started with it.
     flags = [*["-E"] * sys.flags.ignore_environment, *["-s"] * sys.flags.no_user_site]
     return subprocess.Popen(  # noqa: S603 - our own interpreter and module
         [sys.executable, *flags, str(_MAIN), *told, *map(str, arguments)],

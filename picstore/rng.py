@@ -22,7 +22,7 @@ from picstore.arrays import F64, I64, U64
 
 Words: TypeAlias = "int | U64"
 
-# Uses of random numbers; the use is the first word of a key.
+# Uses of random numbers; the first word of a key is the number of its use.
 DEAL = 1  # Use in convert: assignment of records to streams. Use in index: order of the inputs.
 SHUFFLE = 2  # Use in shuffle: order of the records in a file, and file of each record.
 PLAN = 3  # Use in a loader: order of containers, and order of the records in a container.

@@ -18,7 +18,7 @@ from picstore.train.audited import UNKNOWN
 if TYPE_CHECKING:
     from picstore.train.audited import Audit
 
-# Largest number of rows to keep in memory, of about 1 kB each; rows for a CSV file are not kept.
+# Largest number of result rows to keep in memory, of about 1 kB each; rows for a CSV file are not kept.
 _MOST_ROWS = 1_000_000
 _CHUNK = 1 << 14  # Number of records for which to read the paths at a time.
 
@@ -35,7 +35,7 @@ def answer(
     unseen: bool,
     csv: str | os.PathLike[str] | None,
 ) -> AuditResult:
-    """Return the rows that the options of ``picstore audit`` ask for, or write them to the file ``csv``.
+    """Return the result rows that the options of ``picstore audit`` request, or write these rows to the file ``csv``.
 
     Raise UsageError if options contradict each other, or if there are too many rows to return.
     """

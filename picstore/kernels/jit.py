@@ -77,8 +77,8 @@ def address_of(function: Any) -> int:
 def caller(signature: str) -> Any:
     """Return a function by which kernels call a kernel with this signature, given the kernel's address.
 
-    A caller's machine code contains no copy of the kernel, so both can be compiled in parallel, and each only once. A
-    copy would gain nothing, because such kernels take 10 µs or more.
+    The machine code of the calling kernel contains no copy of the called kernel, so both kernels can be compiled in
+    parallel, and each only once. A copy would gain nothing, because called kernels take 10 µs or more.
 
     Returns:
         A function that takes the address, and a tuple of the kernel's arguments.

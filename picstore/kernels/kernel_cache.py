@@ -75,7 +75,7 @@ class KernelCache:
             content = pickle.loads(payload)  # noqa: S301 - of a trusted owner, see ``read_trusted``
             return find("numba.core.compiler.CompileResult")._rebuild(context, *content)
         except Exception as error:
-            # These parts of numba are private, so another version may raise any error.
+            # The parts of numba that this method uses are private, so another version may raise any error.
             _set_aside(path, f"numba cannot load it: {type(error).__name__}: {error}")
             return None
 
@@ -109,7 +109,7 @@ class KernelCache:
         kernel = re.sub(r"\W", "", function.__qualname__)
         return f"{kernel}-{key.hex()[:32]}{SUFFIX}", key
 
-    # numba's dispatcher may call these methods of a cache, too.
+    # numba's dispatcher may call a cache's methods ``flush``, ``enable`` and ``disable``, too.
     def flush(self) -> None:
         """Do nothing, because each file is for one state of the sources."""
 

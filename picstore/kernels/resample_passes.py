@@ -131,7 +131,7 @@ def interleave(lines, width, columns, group):
 
 @vector_function(5)
 def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, begin: Any, out: Any) -> None:
-    """Compute a column of a block's output.
+    """Compute a column of the output's BLOCK rows.
 
     Args:
         column: address of the first source column, int16 (COLUMN,).
@@ -164,7 +164,7 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
 
 @device_function
 def sum_output_columns(columns, axis, taps, flip, fill, total, block):
-    """Compute all columns of a block's output, as bytes, from the source columns."""
+    """Compute all columns of BLOCK rows of the output, as bytes, from the source columns."""
     first, weights, missing = axis
     source, target, begin = _u64(columns.ctypes.data), _u64(block.ctypes.data), _u64(total.ctypes.data)
     row, pairs, plain = _u64(2 * weights.shape[1]), _u64((taps + 1) // 2), True

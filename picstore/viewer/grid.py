@@ -100,7 +100,7 @@ def shortened(text: str, limit: int = _MAX_TEXT) -> str:
 
 
 def answer_records(session: Session, query: Query) -> dict[str, Any]:
-    """Return the number of records that match the requested filter, and the items of a range of these records."""
+    """Return the number of records that match the requested filter, and descriptions of a range of these records."""
     chosen = parse_filter(query.text("filter"))
     count = query.integer("count", 100, least=1, most=_MAX_PAGE)
     positions = session.records.positions(chosen, query.integer("start", 0), count, query.gone)

@@ -56,8 +56,8 @@ _u64, _i16 = np.uint64, np.int16
 
 # Indices in the state of a scan, int64 (STATE,), after the frame. PIXELS_WIDTH, PIXELS_HEIGHT: size in pixels. LUMA,
 # CHROMA: samples per side of a luma and of a chroma block. ACROSS, DOWN: factors by which chroma is upsampled. OUT,
-# RING: address of the pixel buffer, a ring of rows, and number of its rows. WRITTEN, _MCU_ROW: numbers of rows of
-# pixels written, and of rows of MCUs read.
+# RING: address of the pixel buffer, which is a ring of rows, and its number of rows. WRITTEN, _MCU_ROW: number of rows
+# of pixels written, and number of rows of MCUs read.
 PIXELS_WIDTH, PIXELS_HEIGHT, LUMA, CHROMA, ACROSS, DOWN, OUT, RING, WRITTEN, _MCU_ROW = range(FRAME, FRAME + 10)
 # For each row of MCUs, SKIPPED: number of MCUs to skip at the beginning of the first segment; ENDS_EARLY: whether the
 # last segment continues after the last MCU to decode.
