@@ -7,16 +7,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from picstore.errors import UsageError
 from picstore.results import AuditedDataset, AuditResult
-from picstore.train.audited import UNKNOWN
-
-if TYPE_CHECKING:
-    from picstore.train.audited import Audit
+from picstore.train.audited import UNKNOWN, Audit
 
 # Largest number of result rows to keep in memory, of about 1 kB each; rows for a CSV file are not kept.
 _MOST_ROWS = 1_000_000

@@ -90,19 +90,7 @@ def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
     per_length = [0] * (max(max(depth.values()), MAX_CODE_BITS) + 1)
     for bits in depth.values():
         per_length[bits] += 1
-    for bits in range(len(per_length) - 1, MAX_CODE_BITS, -1):
-        # Replace each pair of too long codes by shorter codes (figure K.3).
-        while per_length[bits] > 0:
-            shorter = bits - 2
-            while per_length[shorter] == 0:
-                shorter -= 1
-            per_length[bits] -= 2
-            per_length[bits - 1] += 1
-            per_length[shorter + 1] += 2
-            per_length[shorter] -= 1
-    longest = max(bits for bits in range(MAX_CODE_BITS + 1) if per_length[bits])
-    # Remove the code of all ones.
-    per_length[longest] -= 1
+    _limit_lengths.py_func(per_length)
     ordered = sorted((symbol for symbol in depth if symbol != 256), key=lambda symbol: (depth[symbol], symbol))
     return HuffmanTable(bytes(per_length[1 : MAX_CODE_BITS + 1]), bytes(ordered))
 
@@ -188,7 +176,7 @@ def _find_depths(weights, depth):
 @device_function
 def _limit_lengths(per_length):
     """Shorten codes of more than 16 bits (figure K.3), and remove the code of all ones."""
-    for bits in range(per_length.size - 1, MAX_CODE_BITS, -1):
+    for bits in range(len(per_length) - 1, MAX_CODE_BITS, -1):
         while per_length[bits] > 0:
             shorter = bits - 2
             while per_length[shorter] == 0:

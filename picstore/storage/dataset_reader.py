@@ -183,7 +183,7 @@ class ContainerReader:
         done = self._read_rows(large, rows_of, mask=mask, attachments=attachments, allocate=allocate) if large else {}
         if self._sound is not None:
             done |= self._read_sound(self._sound, [number for number in numbers if number not in done], allocate)
-        return [done.get(number) or self._read_whole(number, allocate) for number in numbers]
+        return [done.get(number) or self.read_whole(number, allocate) for number in numbers]
 
     def _read_sound(self, reader: SoundReader, numbers: Sequence[int], allocate: Allocate) -> dict[int, Container]:
         """Read whole containers with the kernel; return the sound containers by number, and leave out all others."""
@@ -350,7 +350,7 @@ class ContainerReader:
         cache.discard(ref)
         return None
 
-    def _read_whole(self, number: int, allocate: Allocate) -> Container | Damage:
+    def read_whole(self, number: int, allocate: Allocate = fresh) -> Container | Damage:
         """Read a whole container, or return a copy of the error without its traceback, which keeps buffers alive."""
         try:
             return self.read(number, allocate=allocate)

@@ -21,7 +21,7 @@ import torch
 from picstore.arrays import I64, Array
 from picstore.cores import count_cores
 from picstore.display.progress import ProgressCallback
-from picstore.errors import Damage, NotADataset, UsageError, counted
+from picstore.errors import Damage, UsageError, counted
 from picstore.storage.dataset import Dataset
 from picstore.storage.edits.columns import Values
 from picstore.storage.format.container import Container
@@ -162,8 +162,9 @@ def map_parts(
     make = partial(_make_batch, job, blocks)
     executor = ThreadPoolExecutor(threads)
     try:
-        numbers = [(number, number == part[-1]) for part in parts for number in part]
-        read = _ahead(executor, partial(_read, job.source.dataset), numbers, _READ_AHEAD)
+        containers = job.source.dataset.containers
+        places = [(number, number == part[-1]) for part in parts for number in part]
+        read = _ahead(executor, lambda place: (*place, containers.read_whole(place[0])), places, _READ_AHEAD)
         found: list[tuple[I64, Values, Form]] = []
         failures: list[Failure] = []
         for chunk, made in _ahead(executor, lambda each: (each, make(each)), _divide(job, read), threads + 1):
@@ -223,20 +224,11 @@ def _ahead(executor: ThreadPoolExecutor, function: Callable[[T], R], items: Iter
         yield pending.popleft().result()
 
 
-def _read(dataset: Dataset, place: tuple[int, bool]) -> tuple[int, bool, Container | Damage]:
-    """Read a container; return its index, whether it is the last of its part, and the container or its damage."""
-    number, last = place
-    try:
-        return number, last, dataset.containers.read(number)
-    except Damage as error:
-        return number, last, error
-    except NotADataset:
-        ref = dataset.containers.container_ref(number)
-        return number, last, Damage("the file is missing", ref.name, ref.offset)
-
-
 def _divide(job: MapJob, read: Iterable[tuple[int, bool, Container | Damage]]) -> Iterator[_Chunk]:
-    """Divide the undamaged records of containers into batches; a part's last batch has the rest, or no record."""
+    """Divide the undamaged records of containers into batches; a part's last batch has the rest, or no record.
+
+    Each container comes with its index and whether it is the last of its part.
+    """
     dataset, none = job.source.dataset, np.zeros(0, np.int64)
     chunk = empty = _Chunk({}, none, none)
     for number, last, container in read:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,7 @@ _SAMPLED_CONTAINERS = 1000
 def describe(dataset: Dataset, display: Display) -> InfoResult:
     """Return the facts about a dataset; show a remark on the display if counting classes must read all containers."""
     manifest = dataset.manifest
-    indexes = sample_indexes(dataset)
-    order = order_statistics(indexes)
+    indexes = _sample_indexes(dataset)
     kept = dataset.kept_counts()
     counts = _count_labels(dataset, indexes, display) if kept is None else kept
     return InfoResult(
@@ -55,7 +54,7 @@ def describe(dataset: Dataset, display: Display) -> InfoResult:
         outcome=manifest.provenance.get("outcome"),
         shuffle=manifest.shuffle[-1] if manifest.shuffle else None,
         shuffle_history=list(manifest.shuffle),
-        order=None if order is None else asdict(order),
+        order=_order_statistics(indexes),
         sampled_containers=len(indexes),
         counts_kept=kept is not None,
         histograms=_histograms(counts, indexes, dataset),
@@ -105,25 +104,7 @@ def _reading(dataset: Dataset) -> dict[str, Any]:
     return {"read_bytes": int(size[counts > 0].sum()), "copy_bytes": int(copied.sum())}
 
 
-@dataclass(frozen=True, slots=True)
-class OrderStatistics:
-    """Statistics of the order in which the records of a dataset are stored.
-
-    Attributes:
-        records: number of records measured: all records, or those of 1,000 evenly spaced containers.
-        correlation: Spearman's rank correlation of id and stored position: 1 in input order, about 0 ± 1/√records in a
-            shuffled order.
-        same_class_neighbours: fraction of adjacent pairs of records in a container that have the same label.
-        expected_same_class_neighbours: expectation of that fraction in a uniformly random order.
-    """
-
-    records: int
-    correlation: float
-    same_class_neighbours: float
-    expected_same_class_neighbours: float
-
-
-def sample_indexes(dataset: Dataset) -> list[Table]:
+def _sample_indexes(dataset: Dataset) -> list[Table]:
     """Read the record tables of all containers, or of 1,000 evenly spaced containers if there are more.
 
     Raises:
@@ -134,8 +115,13 @@ def sample_indexes(dataset: Dataset) -> list[Table]:
     return [dataset.entries(number) for number in sorted(chosen)]
 
 
-def order_statistics(indexes: Sequence[Table]) -> OrderStatistics | None:
-    """Measure how records are ordered, from the record tables of containers; return None for fewer than two records."""
+def _order_statistics(indexes: Sequence[Table]) -> dict[str, float] | None:
+    """Measure how records are ordered, from the record tables of containers; return None for fewer than two records.
+
+    ``correlation`` is Spearman's rank correlation of id and stored position: 1 in input order, about 0 ± 1/√records in
+    a shuffled order. ``same_class_neighbours`` is the fraction of adjacent pairs of records in a container that have
+    the same label, which is compared with its expectation in a uniformly random order.
+    """
     if sum(map(len, indexes)) < 2:
         return None
     ids = np.concatenate([index["id"] for index in indexes])
@@ -147,4 +133,9 @@ def order_statistics(indexes: Sequence[Table]) -> OrderStatistics | None:
     _, per_class = np.unique(labels, return_counts=True)
     n = len(labels)
     expected = float((per_class * (per_class - 1.0)).sum() / (n * (n - 1.0)))
-    return OrderStatistics(n, correlation, same / neighbors if neighbors else 0.0, expected)
+    return {
+        "records": n,
+        "correlation": correlation,
+        "same_class_neighbours": same / neighbors if neighbors else 0.0,
+        "expected_same_class_neighbours": expected,
+    }

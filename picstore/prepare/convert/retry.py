@@ -96,8 +96,7 @@ def _reopen(
         ids = row_slice(len(lines), rows, row)
         ledger.write_fragment(root, row, lines[ids.start : ids.stop])
 
-    for _ in map_concurrently(write_fragment, (row for row in range(rows) if row not in changed_rows)):
-        pass
+    list(map_concurrently(write_fragment, (row for row in range(rows) if row not in changed_rows)))
     remove_manifest(root, manifest)
 
 

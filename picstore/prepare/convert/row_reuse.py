@@ -61,8 +61,7 @@ def save_for_reuse(
                 pass
             (root / name).copy_to(folder / name)
 
-    for _ in map_concurrently(copy, files):
-        pass
+    list(map_concurrently(copy, files))
     ledger.write_lines(folder / LEDGER, lines)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ def make_record(
     )
 
 
-class RowWriter:
+class RowWriter(AbstractContextManager["RowWriter"]):
     """Writer of file number ``row`` in every stream (sub-directory) of a dataset.
 
     Each group of ``streams`` consecutive records is dealt, one record to each stream, by a permutation keyed by (seed,
@@ -116,9 +116,6 @@ class RowWriter:
             writer.end_container()
         with ThreadPoolExecutor(_CLOSING_THREADS) as threads:
             return list(threads.map(FileWriter.close, written))
-
-    def __enter__(self) -> RowWriter:
-        return self
 
     def __exit__(self, *_: object) -> None:
         with ExitStack() as abandoned:  # Abandon all writers, even if one fails.

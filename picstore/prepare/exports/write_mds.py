@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from picstore.prepare.exports.export_format import (
     ExportFormat,
@@ -21,13 +21,6 @@ from picstore.storage.format.record import Record
 
 _COLUMNS = {"image": "jpeg", "label": "int", "extra": "json"}
 _LABEL = struct.Struct("<q")
-
-
-class _Shard(NamedTuple):
-    """Number of samples in a written shard, and the shard's size in bytes."""
-
-    samples: int
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +56,8 @@ class MdsFormat(ExportFormat):
         values = outline.jpeg + _LABEL.size + len(to_json(outline.extra))
         return lengths + values + sum(outline.attachments.values())
 
-    def write(self, part: Part, records: Iterable[Record | None]) -> _Shard | None:
-        """Write a shard of at most ``shard_size`` bytes of samples."""
+    def write(self, part: Part, records: Iterable[Record | None]) -> tuple[int, int] | None:
+        """Write a shard of at most ``shard_size`` bytes of samples; return its number of samples and size in bytes."""
         columns = self._columns()
         samples = [_encode(record, columns) for record in records if record is not None]
         if not samples:
@@ -76,22 +69,22 @@ class MdsFormat(ExportFormat):
         with durable_file(self._path(part.number), self.root) as file:
             file.write(struct.pack(f"<{count + 2}I", count, *offsets) + config)
             file.writelines(samples)
-        return _Shard(count, offsets[-1])
+        return count, offsets[-1]
 
     def _path(self, number: int) -> Path:
         return self.root / f"shard.{number:05d}.mds"
 
-    def close(self, written: Sequence[_Shard | None]) -> list[str]:
+    def close(self, written: Sequence[tuple[int, int] | None]) -> list[str]:
         """Rename the shards to consecutive numbers, and write the index."""
         close_gaps(self._path, written)
         shards = [
             {
                 **self._config(),
-                "raw_data": {"basename": self._path(number).name, "bytes": shard.bytes, "hashes": {}},
-                "samples": shard.samples,
+                "raw_data": {"basename": self._path(number).name, "bytes": size, "hashes": {}},
+                "samples": samples,
                 "zip_data": None,
             }
-            for number, shard in enumerate(filter(None, written))
+            for number, (samples, size) in enumerate(filter(None, written))
         ]
         (self.root / "index.json").write_bytes(to_json({"shards": shards, "version": 2}))
         return []

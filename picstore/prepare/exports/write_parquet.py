@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from picstore.errors import counted
 from picstore.prepare.exports.export_format import (
@@ -26,13 +26,6 @@ from picstore.storage.format.record import Record
 
 # Number of rows per row group, as Hugging Face's datasets writes. Reading a single row fetches its whole group.
 _ROWS_PER_GROUP = 100
-
-
-class _Shard(NamedTuple):
-    """Number of rows in a written file, and the total size of their values in bytes."""
-
-    rows: int
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +73,14 @@ class ParquetFormat(ExportFormat):
         """Return the size in bytes of a row's image, extra and attachments."""
         return outline.jpeg + len(_extra_text(outline.extra)) + sum(outline.attachments.values())
 
-    def write(self, part: Part, records: Iterable[Record | None]) -> _Shard | None:
+    def write(self, part: Part, records: Iterable[Record | None]) -> tuple[int, int] | None:
         """Write the part's records as rows of a file, in groups of 100 rows."""
         readable = (record for record in records if record is not None)
         first = next(readable, None)
         return None if first is None else self._write_file(part.number, chain([first], readable))
 
-    def _write_file(self, number: int, records: Iterable[Record]) -> _Shard:
+    def _write_file(self, number: int, records: Iterable[Record]) -> tuple[int, int]:
+        """Write a file; return its number of rows, and the total size of their values in bytes."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -101,12 +95,12 @@ class ParquetFormat(ExportFormat):
                 count += len(rows)
                 size += sum(map(_row_size, rows))
                 if len(rows) < _ROWS_PER_GROUP:
-                    return _Shard(count, size)
+                    return count, size
 
     def _path(self, number: int) -> Path:
         return self.root / "data" / f"train-{number:05d}.parquet"
 
-    def close(self, written: Sequence[_Shard | None]) -> list[str]:
+    def close(self, written: Sequence[tuple[int, int] | None]) -> list[str]:
         """Rename the files to consecutive numbers (write one without rows if there is none); write the dataset card."""
         close_gaps(self._path, written)
         shards = [shard for shard in written if shard is not None] or [self._write_file(0, [])]

@@ -8,6 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -242,7 +243,7 @@ _MAX_REQUESTS = 16
 _ASSUMED_BYTES = _MAX_AHEAD // _MAX_REQUESTS  # bytes assumed for an object of unknown size
 
 
-class ReadAhead:
+class ReadAhead(AbstractContextManager["ReadAhead"]):
     """Reader of inputs in order, which requests objects from a store in advance, 16 at a time.
 
     A request takes about 20 ms, in which a worker converts several images. Inputs with a reader are not requested in
@@ -276,9 +277,6 @@ class ReadAhead:
             self._requests.append((following, self._threads.submit(read_input, following)))
             self._bytes += _expected_bytes(following)
         return bool(self._requests)
-
-    def __enter__(self) -> ReadAhead:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self._threads.shutdown(cancel_futures=True)

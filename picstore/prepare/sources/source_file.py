@@ -6,6 +6,7 @@ import errno
 import functools
 import os
 import re
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -22,7 +23,7 @@ _WINDOW = 1 << 12
 _REMOTE_WINDOW = 8 << 20
 
 
-class SourceFile:
+class SourceFile(AbstractContextManager["SourceFile"]):
     """Open file of a source. Sizes that the file states are not trusted: reading beyond its end raises Truncated.
 
     Args:
@@ -86,9 +87,6 @@ class SourceFile:
             return os.pread(self._descriptor, size, offset)
         except OSError as error:
             raise Damage(f"cannot be read: {error.strerror or error}", self.printable_path, offset) from error
-
-    def __enter__(self) -> SourceFile:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

@@ -6,6 +6,7 @@ A file has a header, containers, a footer and a trailer (docs/format.md, "File" 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 
@@ -123,7 +124,7 @@ def _seal(table: Table) -> None:
     table["entry_crc"] = entry_crcs(table)
 
 
-class FileWriter:
+class FileWriter(AbstractContextManager["FileWriter"]):
     """Writer of one file of a stream; ``close`` publishes the file, and a ``with`` block without ``close`` discards it.
 
     Records are kept in memory until they fill a container of ``container_size`` bytes; a record that exceeds this size
@@ -217,9 +218,6 @@ class FileWriter:
     def abandon(self) -> None:
         """Discard the file; do nothing after ``close``."""
         self._out.abandon()
-
-    def __enter__(self) -> FileWriter:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.abandon()
