@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -227,18 +227,11 @@ def check_copy(root: Location, manifest: Manifest) -> None:
         raise Corrupt("the copy differs from the manifest; `picstore repair` writes it again", str(path))
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """File that :func:`restore_manifest` wrote, if any: the manifest from its copy, or the copy from the manifest."""
-
-    manifest: bool = False
-    copy: bool = False
-
-
-def restore_manifest(root: WritableLocation) -> Restored:
+def restore_manifest(root: WritableLocation) -> str | None:
     """Replace a damaged or missing manifest by its copy, or a missing, damaged or differing copy by the manifest.
 
-    A damaged manifest is kept as ``picstore.json.damaged``.
+    A damaged manifest is kept as ``picstore.json.damaged``. Return the name of the file that was written, MANIFEST or
+    COPY; None if both are sound.
 
     Raises:
         Unfinished: a conversion or shuffle into this folder has not ended; a copy alone never makes a dataset.
@@ -256,23 +249,23 @@ def restore_manifest(root: WritableLocation) -> Restored:
             raise
         with edit_lock(root):
             return _restore(root)
-    return Restored()
+    return None
 
 
-def _restore(root: WritableLocation) -> Restored:
+def _restore(root: WritableLocation) -> str | None:
     try:
         manifest = read_manifest(root)
     except Unfinished:
         raise
     except (NotADataset, UnsupportedVersion, Damage) as error:
         _restore_from_copy(root, error)
-        return Restored(manifest=True)
+        return MANIFEST
     try:
         check_copy(root, manifest)
     except (NotADataset, Damage):
         copy_manifest(root)
-        return Restored(copy=True)
-    return Restored()
+        return COPY
+    return None
 
 
 def _restore_from_copy(root: WritableLocation, problem: PicstoreError) -> None:

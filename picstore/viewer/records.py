@@ -10,7 +10,6 @@ import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -234,23 +233,6 @@ class Records:
         return marks
 
 
-@dataclass(frozen=True, slots=True)
-class _Patience:
-    """Limits of an evaluation: ``gone`` is set if the client disconnects, and ``limit`` seconds end at time ``end``."""
-
-    gone: threading.Event
-    limit: float
-    end: float
-
-    def over(self) -> UsageError | None:
-        """Return the error that ends the evaluation because a limit is reached, or None if it may continue."""
-        if self.gone.is_set():
-            return Interrupted("the condition was given up because nobody waits for it")
-        if time.monotonic() >= self.end:
-            return UsageError(f"the condition took more than {self.limit:g} s and was ended; write a simpler one")
-        return None
-
-
 def evaluate(table: RecordTable, text: str, *, gone: threading.Event, seconds: float | None = None) -> Bools:
     """Return which records meet a condition, as ``table.where`` does, if the client stays and the time suffices.
 
@@ -264,15 +246,23 @@ def evaluate(table: RecordTable, text: str, *, gone: threading.Event, seconds: f
         MissingDependency: a library that ``table.where`` needs is not installed.
     """
     limit = SECONDS if seconds is None else seconds
-    patience = _Patience(gone, limit, time.monotonic() + limit)
+    end = time.monotonic() + limit
+
+    def check() -> None:
+        if gone.is_set():
+            raise Interrupted("the condition was given up because nobody waits for it")
+        if time.monotonic() >= end:
+            raise UsageError(f"the condition took more than {limit:g} s and was ended; write a simpler one")
+
     while not _running.acquire(timeout=_POLL):
-        if over := patience.over():
-            raise over
+        check()
     condition, result = _start(table, text)
-    while not wait([result], _POLL).done:
-        if over := patience.over():
-            _interrupt(condition, result)
-            raise over
+    try:
+        while not wait([result], _POLL).done:
+            check()
+    except UsageError:
+        _interrupt(condition, result)
+        raise
     return result.result()
 
 

@@ -18,7 +18,7 @@ from picstore.prepare.upkeep.verify_dataset import verify
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import COPY, MANIFEST, Location, locate
 from picstore.storage.manifest import read_manifest
-from picstore.storage.manifest_writer import DAMAGED, Restored, restore_manifest
+from picstore.storage.manifest_writer import DAMAGED, restore_manifest
 
 Make = Callable[..., Path]
 
@@ -72,7 +72,7 @@ def test_every_flipped_bit_of_the_manifest_is_brought_back(
         damaged[bit >> 3] ^= 1 << (bit & 7)
         path.write_bytes(damaged)
         restored = restore_manifest(root)
-        if restored.manifest:
+        if restored == MANIFEST:
             assert path.read_bytes() == sound
             assert (path.parent / DAMAGED).read_bytes() == damaged
         else:  # a letter of a \u escape, now a capital
@@ -89,9 +89,9 @@ def test_a_missing_manifest_is_never_replaced_in_silence(make_dataset: Make) -> 
     with pytest.raises(NotADataset, match="`picstore repair` restores it from picstore"):
         picstore.Dataset(root)
     assert not (root / MANIFEST).exists()
-    assert restore_manifest(locate(root)) == Restored(manifest=True)
+    assert restore_manifest(locate(root)) == MANIFEST
     assert tree(root) == before
-    assert restore_manifest(locate(root)) == Restored()
+    assert restore_manifest(locate(root)) is None
 
 
 def test_every_edit_keeps_the_copy_equal(make_dataset: Make, tmp_path: Path) -> None:

@@ -134,7 +134,8 @@ class InputTable(_Inputs):
         number, inputs = self._read
         if number < 0 or not self._counts[number] <= k < self._counts[number + 1]:
             number = bisect_right(self._counts, k) - 1
-            inputs = self._read_block(self._file, number)
+            group, block = self._groups[number], self._bytes_of(self._file, number)
+            inputs = _unpack(block, self._labels[group], self._readers[group])
             self._read = (number, inputs)
         return inputs[k - self._counts[number]]
 
@@ -182,10 +183,6 @@ class InputTable(_Inputs):
     def _bytes_of(self, file: BinaryIO, block: int) -> bytes:
         begin, end = self._ends[block : block + 2]
         return os.pread(file.fileno(), end - begin, begin)
-
-    def _read_block(self, file: BinaryIO, block: int) -> list[Input]:
-        group = self._groups[block]
-        return _unpack(self._bytes_of(file, block), self._labels[group], self._readers[group])
 
     def _to_json(self, one: Input) -> list[Any]:
         readers = self._readers[0]

@@ -17,7 +17,7 @@ from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container_index import FileSummary, index_file, index_rows, read_summary
 from picstore.storage.format.layout import FOOTER_ROW, SEALED
 from picstore.storage.format.read_container import recover_containers
-from picstore.storage.location.resolve import Location, Where, WritableLocation, locate_writable
+from picstore.storage.location.resolve import COPY, MANIFEST, Location, Where, WritableLocation, locate_writable
 from picstore.storage.manifest import FileEntry, Manifest, read_index, read_manifest
 from picstore.storage.manifest_writer import keep_counts, restore_manifest
 
@@ -61,8 +61,8 @@ def repair(where: Where, *, root: Where | None = None, progress: Progress | None
         dataset=str(folder),
         uuid=saved.uuid,
         images=len(saved),
-        manifest=restored.manifest,
-        copy=restored.copy,
+        manifest=restored == MANIFEST,
+        copy=restored == COPY,
         index=index,
         counts=wrong or kept is None,
         records_lost=sum(loss.records for loss in losses),
