@@ -147,7 +147,7 @@ def least_width(factor):
 def _set_rect(tiling, box, factor, rect):
     """Write left, top, width and height of the pixels to decode for a box to ``rect``.
 
-    Return the bounds (left, top, right, bottom) of the tiles with these pixels, in tiles.
+    Return the indices (left, top, right, bottom) of the tiles with these pixels; right and bottom are the last + 1.
     """
     width, mcu_width, mcu_height = tiling[WIDTH], tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     least = min(least_width(factor), width)

@@ -114,7 +114,7 @@ def _check(source, lengths, tiling, box, frame):
     if not has_tiling(frame, tiling):
         return NO_GRID
     if box[0] > 0 or box[1] > 0 or box[2] < tiling[WIDTH] or box[3] < tiling[HEIGHT]:
-        # If only some tiles are decoded, the restart markers are not checked, as in ``box.py``.
+        # Like ``box.py``, do not check the restart markers if only some tiles are decoded.
         return 0
     if frame[parse.HEIGHT] != tiling[HEIGHT]:
         return NO_GRID
@@ -131,7 +131,7 @@ def _check(source, lengths, tiling, box, frame):
 def _choose_tiles(tiling, box, factor, rect, tiles):
     """Write the bounds of the tiles of a box to ``tiles``, and left, top, width and height of their pixels to ``rect``.
 
-    The box is widened as in ``box.py``.
+    The box is widened by CUT_MARGIN on each side, and to ``least_width``, because chroma is interpolated.
     """
     width, height = tiling[WIDTH], tiling[HEIGHT]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
