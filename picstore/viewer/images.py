@@ -25,6 +25,7 @@ from picstore.prepare.image.decoder_process import decode_apart
 from picstore.prepare.image.encode_settings import EncodeSettings, Size
 from picstore.prepare.image.mend_files import leave_out_metadata
 from picstore.prepare.image.size_limits import check_size, open_by_pillow
+from picstore.storage.format.maps import export_map
 from picstore.storage.format.record import Record
 
 JPEG, PNG = "image/jpeg", "image/png"
@@ -162,7 +163,7 @@ def attachment(record: Record, name: str) -> Picture:
 
     Raise ImageError if the attachment is not an image.
     """
-    blob = bytes(record.attachments[name])
+    blob = bytes(export_map(record.attachments[name], record.width, record.height))
     if blob.startswith(b"\xff\xd8"):
         return Picture(JPEG, blob)
     with foreign_errors(f"{name} is not a picture"):

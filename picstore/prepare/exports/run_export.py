@@ -333,8 +333,11 @@ def _read_records(task: WriteTask) -> Iterator[Record | None]:
             if container is not None:
                 with suppress(Damage):
                     record = _with_columns(task.dataset.with_values(container.record(k)))
-                    blobs = {name: export_map(blob) for name, blob in record.attachments.items() if name in maps}
-                    record = replace(record, attachments={**record.attachments, **blobs})
+                    blobs = {
+                        name: export_map(blob, record.width, record.height) if name in maps else blob
+                        for name, blob in record.attachments.items()
+                    }
+                    record = replace(record, attachments=blobs)
             yield record
 
 

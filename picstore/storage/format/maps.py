@@ -155,13 +155,14 @@ def _encode_png(values: Array) -> bytes:
     return out.getvalue()
 
 
-def export_map(blob: bytes | memoryview) -> bytes | memoryview:
+def export_map(blob: bytes | memoryview, width: int, height: int) -> bytes | memoryview:
     """Return a stored map as PNG, which other programs read, if it is uint16 of 1 channel; else as it is stored.
 
-    A damaged map is returned unchanged.
+    Attachments that are not maps, damaged maps, and maps of another width or height are returned unchanged.
     """
     try:
-        return _encode_png(decode_map(blob)) if blob[:4] == MAGIC and read_form(blob)[:2] == ("uint16", 1) else blob
+        is_uint16 = blob[:4] == MAGIC and read_form(blob) == ("uint16", 1, width, height)
+        return _encode_png(decode_map(blob)) if is_uint16 else blob
     except ImageError:
         return blob
 

@@ -23,6 +23,7 @@ from picstore.storage.format.maps import (
     check_form,
     decode_map,
     encode_map,
+    export_map,
     read_form,
 )
 
@@ -57,6 +58,15 @@ def test_depth_is_stored_in_blocks_and_masks_as_png() -> None:
     depth, masks = (encode_map(values[:, :, None]) for values in depth_and_masks())
     assert (depth[:4], masks[:4]) == (b"PICM", b"\x89PNG")
     assert (decode_map(depth)[:, :, 0] == depth_and_masks()[0]).all()
+
+
+def test_only_sound_depth_of_an_image_is_exported_as_png() -> None:
+    depth = encode_map(depth_and_masks()[0][:, :, None])
+    assert (decode_map(export_map(depth, 160, 120))[:, :, 0] == depth_and_masks()[0]).all()
+    assert export_map(depth, 160, 120)[:4] == b"\x89PNG"
+    floats = encode_map(values_of("float32", 120, 160, 1))
+    for blob, width in ((depth, 161), (depth[:-1], 160), (depth[:9], 160), (floats, 160), (b"other", 160)):
+        assert export_map(blob, width, 120) == blob
 
 
 def test_what_png_holds_is_a_png_that_pillow_opens() -> None:
