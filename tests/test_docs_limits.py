@@ -61,7 +61,7 @@ LIMITS = {
     "scale.md": 1090,
     "security.md": 1960,
     "shapes.md": 650,
-    "sources.md": 2860,
+    "sources.md": 2865,
     "targets.md": 820,
     "training.md": 1220,
     "transforms.md": 1420,

@@ -21,9 +21,10 @@ from picstore.prepare.sources.parquet_layout import (
     ParquetPart,
     holds_images,
     import_parquet,
-    is_binary,
+    is_tensor,
     open_parquet,
     parquet_parts,
+    tensor_to_npy,
 )
 from picstore.prepare.sources.samples import SourceSample
 from picstore.prepare.sources.shard_files import missing_shards
@@ -53,7 +54,8 @@ def list_parquet(
     The image is a struct of ``bytes`` and ``path``, or a binary column. If ``bytes`` is null, the image is read from
     ``path``, below the folder of the file. Further columns of images become attachments, other binary columns are
     skipped unless ``maps`` names them, and all remaining columns, also those in names of folders (``label=cat``),
-    become the extra.
+    become the extra. Columns of numbers that ``maps`` names, nested lists or tensors of a fixed shape, become
+    attachments too.
     """
     import_parquet()
     parts = parquet_parts(location, split)
@@ -164,6 +166,7 @@ def _present(opened: Any, group: int, column: str) -> list[bool] | None:
         stated.column(k)
         for k in range(stated.num_columns)
         if stated.column(k).path_in_schema in (column, f"{column}.bytes")
+        or stated.column(k).path_in_schema.startswith(f"{column}.list.")
     ]
     if of_column and all(one.statistics is not None and one.statistics.null_count == 0 for one in of_column):
         return None
@@ -171,10 +174,10 @@ def _present(opened: Any, group: int, column: str) -> list[bool] | None:
     try:
         for batch in opened.iter_batches(IMAGES_PER_READ, row_groups=[group], columns=[column]):
             values = batch.column(0)
-            if is_binary(values.type):
-                found += values.is_valid().to_pylist()
-            else:
+            if pa.types.is_struct(values.type):
                 found += [bool(value and (value.get("bytes") or value.get("path"))) for value in values.to_pylist()]
+            else:
+                found += values.is_valid().to_pylist()
     # Rows from a damaged page on count as having a value; reading their images will fail.
     except (pa.ArrowException, OSError):
         pass
@@ -249,7 +252,7 @@ class _OpenFile:
         self._start = self._stop = 0
 
     def image(self, group: int, row: int) -> Any:
-        """Return the value of the column in a row of a row group."""
+        """Return the Arrow scalar of the column in a row of a row group."""
         if group != self._group or row < self._start:
             batches = self._file.iter_batches(IMAGES_PER_READ, row_groups=[group], columns=[self._column])
             self._group, self._batches, self._start, self._stop = group, batches, 0, 0
@@ -259,7 +262,7 @@ class _OpenFile:
                 raise ImageError(f"row group {group} ends before its row {row}")
             self._batch = batch
             self._start, self._stop = self._stop, self._stop + self._batch.num_rows
-        return self._batch.column(0)[row - self._start].as_py()
+        return self._batch.column(0)[row - self._start]
 
 
 @functools.lru_cache(_OPEN_COLUMNS)
@@ -268,9 +271,15 @@ def _open_file(path: str, column: str, version: str) -> _OpenFile:
 
 
 def read_parquet(source: Input) -> bytes:
-    """Return a row's image; ``key`` holds row group, row and name of the column. The Parquet file stays open."""
+    """Return a row's image, or its map of numbers as a .npy file; the Parquet file stays open.
+
+    ``key`` of the source holds row group, row and name of the column.
+    """
     group, row = _ROW.unpack_from(source.key)
-    value = _open_file(source.path, source.key[_ROW.size :].decode(), source.version).image(group, row)
+    scalar = _open_file(source.path, source.key[_ROW.size :].decode(), source.version).image(group, row)
+    if is_tensor(scalar.type):
+        return tensor_to_npy(scalar)
+    value = scalar.as_py()
     if isinstance(value, dict):
         if value.get("bytes") is None and value.get("path"):
             return read_input(Input(source.name, -1, str(named_file(locate(source.path).parent, value["path"]))))

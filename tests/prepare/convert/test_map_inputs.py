@@ -130,6 +130,63 @@ def test_parquet_columns_become_maps(tmp_path: Path) -> None:
         assert (values == depth_of(record.extra["number"], "float32")).all()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "channels"),
+    [("uint16", 0), ("int64", 3), ("float16", 3), ("float32", 0), ("float64", 0), ("bool", 0)],
+)
+def test_parquet_lists_and_tensors_of_numbers_become_maps(tmp_path: Path, dtype: str, channels: int) -> None:
+    """Row 1 has no map. Lists are as Hugging Face stores Array2D and Array3D, tensors as Arrow does."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    shape = (HEIGHT, WIDTH, channels) if channels else (HEIGHT, WIDTH)
+    values = (np.random.default_rng(0).random((2, *shape)) * 255).astype(dtype)
+    inner = pa.from_numpy_dtype(values.dtype)
+    lists = inner
+    for _ in shape:
+        lists = pa.list_(lists)
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(values.view(np.uint8) if dtype == "bool" else values)
+    columns = {
+        "image": [jpeg(k) for k in range(3)],
+        "lists": pa.array([values[0].tolist(), None, values[1].tolist()], lists),
+        "tensor": pa.concat_arrays([tensors[:1], pa.nulls(1, tensors.type), tensors[1:]]),
+        "row": [0, 1, 2],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    stored_as = {"int64": "uint8", "float64": "float32", "bool": "uint8"}.get(dtype, dtype)
+    requests = [f"{name},dtype={stored_as}" for name in ("lists", "tensor")]
+    picstore.convert(tmp_path / "a.parquet", tmp_path / "out", maps=requests, workers=1)
+    for record in picstore.Dataset(tmp_path / "out"):
+        assert record.extra.keys() == {"path", "row"}
+        for name in ("lists", "tensor"):
+            assert (f"map:{name}" in record.attachments) == (record.extra["row"] != 1)
+            for blob in (each for key, each in record.attachments.items() if key == f"map:{name}"):
+                found = decode_map(blob)
+                assert found.dtype == stored_as
+                assert (found.reshape(shape) == values[record.extra["row"] // 2].astype(stored_as)).all()
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda rows: rows[3].pop(), "its lists have different lengths"),
+        (lambda rows: rows.__setitem__(3, None), "its lists have different lengths"),
+        (lambda rows: rows[3].__setitem__(2, None), "a value is null"),
+        (lambda rows: rows.pop(), "has 24 × 17 pixels, its image 24 × 18"),
+        (lambda rows: rows.clear(), "its lists have different lengths"),
+    ],
+)
+def test_parquet_lists_that_are_no_rectangle_are_a_failed_input(tmp_path: Path, damage: Any, problem: str) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [depth_of(k).tolist() for k in range(3)]
+    damage(rows[1])
+    table = {"image": [jpeg(k) for k in range(3)], "depth": pa.array(rows, pa.list_(pa.list_(pa.uint16())))}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    with pytest.raises(picstore.errors.TooManyFailures):
+        picstore.convert(tmp_path / "a.parquet", tmp_path / "out", maps=["depth"], workers=1)
+    (reason,) = failures(tmp_path / "out")
+    assert problem in reason
+    assert len(picstore.Dataset(tmp_path / "out")) == 2
+
+
 @pytest.mark.parametrize("source", ["files", "a.tar", "a.parquet"])
 def test_exr_files_become_maps(tmp_path: Path, source: str) -> None:
     values = np.random.default_rng(0).random((4, HEIGHT, WIDTH, 3)).astype(np.float16)
