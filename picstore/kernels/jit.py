@@ -133,7 +133,7 @@ def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any
     """
 
     def compile_without_collection(signature: Any) -> Any:
-        # Let one thread at a time compile, because another thread could enable collection meanwhile.
+        # Compile in one thread at a time: a thread that ends enables garbage collection again for the whole process.
         with _lock, linked_only(dispatcher):
             collecting = gc.isenabled()
             gc.disable()

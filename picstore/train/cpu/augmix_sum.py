@@ -12,7 +12,7 @@ _f32, _i32 = np.float32, np.int32
 
 
 class Mixture:
-    """Original of an image, uint8 (3, height, width), C-contiguous, and the weighted sum of its AugMix chains."""
+    """Copy of an image as it was before its AugMix chains, and the weighted sum of what the chains made of it."""
 
     def __init__(self, image: U8) -> None:
         self._image = image
@@ -28,10 +28,10 @@ class Mixture:
 
 @kernel("(uint8[::1], uint8[::1], float32[::1], float64, int64)")
 def add_weighted(image, original, total, weight, position):
-    """Add ``weight`` times an image, uint8 (m,), to ``total``, float32 (m,); ``MIX_FIRST`` begins a new sum.
+    """Add ``weight`` times an image, uint8 (m,), to ``total``, float32 (m,), as ``position`` says.
 
-    After the addition, ``MIX_NEXT`` replaces the image by the original, and ``MIX_LAST`` replaces it by the truncated
-    sum.
+    ``MIX_FIRST`` begins a new sum. ``MIX_NEXT`` then replaces the image by the original, from which the next chain
+    begins; ``MIX_LAST`` replaces the image by the sum, truncated to whole levels.
     """
     factor = _f32(weight)
     if position == MIX_FIRST:

@@ -31,7 +31,7 @@ _first_ratio = device_function(first_ratio)
 
 @device_function
 def half_weights(radius, sigma):
-    """Return a blur's float32 weights: of the middle tap, of one side's taps, and zeros up to a multiple of GROUP."""
+    """Return a blur's weights, float32: the middle tap's, those of one side's taps, and zeros that fill a GROUP."""
     values = np.empty(radius + 1)
     ratio = _first_ratio(sigma)
     square = ratio * ratio
@@ -63,9 +63,9 @@ def reflected(i, extent):
 
 @device_function
 def weighted_sum(flat, low, high, weights, out):
-    """Write a weighted sum of rows to ``out``; the rows begin at the indices ``low`` and ``high`` of ``flat``.
+    """Write a weighted sum of rows to ``out``. Rows have out.size values; ``low`` and ``high`` are starts in ``flat``.
 
-    Weight 0 is for the row at low[0] only; weight k is for the rows at low[k] and high[k].
+    weights[0] is for the row at low[0]; weights[k] is for the two rows at low[k] and high[k].
     """
     middle, count = flat[low[0] :], out.size
     first = weights[0]
@@ -126,7 +126,7 @@ def blur(operands, slot, step, image):
                 pad_row(plane[done], padded, margin)
                 weighted_sum(padded, left, right, across, ring[done % ring.shape[0]])
                 done += 1
-            # Row r of the image is at index r modulo the ring's size.
+            # ``ring`` holds only the rows near row y, blurred across; row r of the image is at index r modulo its size.
             for k in range(reach + 1):
                 above[k] = reflected(y - k, height) % ring.shape[0] * width
                 below[k] = reflected(y + k, height) % ring.shape[0] * width
@@ -151,7 +151,7 @@ def _count_levels(plane, counts):
 
 @device_function
 def _equalizing_table(counts, table):
-    """Write each level's new value to ``table``, given ``counts``; return False if no level changes."""
+    """Write each level's equalized value to ``table``, from the histograms ``counts``; return False to change none."""
     total, last = 0, 0
     for level in range(_LEVELS):
         count = 0
@@ -209,7 +209,7 @@ def _copy_row(row, out):
 
 @device_function
 def _sharpen_row(rows, y, rest, column, out):
-    """Write row ``y`` blended with its smoothed copy, which has the weight ``rest``; keep the outermost pixels."""
+    """Write to ``out`` the blend of row ``y`` (1 - rest) and its smoothed copy (rest); leave out both end pixels."""
     above, row, below = rows[(y - 1) % 3], rows[y % 3], rows[(y + 1) % 3]
     for i in range(row.size):
         column[i] = above[i] + row[i] + below[i]

@@ -23,7 +23,7 @@ _POSITIONS = ThreadBuffer()
 
 _f32, _i32, _u8, _u32, _u64 = np.float32, np.int32, np.uint8, np.uint32, np.uint64
 _LOW, _SHIFT, _HALF = np.uint32(0xFF), np.uint32(BITS), np.uint32(ONE // 2)
-_INSIDE = np.uint32(1 << 24)  # mark in the highest byte of the image's own pixels
+_INSIDE = np.uint32(1 << 24)  # set in each packed pixel of the image; clear in border pixels that are not of the image
 _PER_ONE, _FRACTION = np.float32(1 / ONE), ONE - 1
 
 
@@ -45,8 +45,8 @@ def move_pixels(program: ColorProgram, slot: int, step: int, image: U8) -> None:
 def _packed(image, numbers):
     """Return a copy of an image as uint32 pixels, with red in the lowest byte, surrounded by a border.
 
-    The border repeats the image's edge for Pillow's filters, and is the fill for NEAREST. For torchvision's filter it
-    is zero, so that it has no mark ``_INSIDE``.
+    The border repeats the image's edge for Pillow's filters, and is the fill for NEAREST. For torchvision's filter the
+    border is 0, without ``_INSIDE``, because such pixels are blended with the fill later.
     """
     height, width = image.shape[1:]
     packed = np.zeros((height + 2 * _BORDER, width + 2 * _BORDER), np.uint32)
@@ -125,9 +125,9 @@ def _sum_of(pixels, shift, weights):
 
 @device_function
 def _interpolate_row(neighbors, position, half, rows):
-    """Interpolate a row of output pixels, and write red, green and blue to ``rows``.
+    """Interpolate a row of output pixels between 4 ``neighbors`` each; write red, green and blue to ``rows``.
 
-    ``half``, which is added before truncation, is half a level to round, or 0 to truncate.
+    ``half`` is added to a level before its truncation: half a level, so that the level is rounded, or 0.
     """
     p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     to_x, to_y = position
@@ -164,7 +164,7 @@ def _blend_border(neighbors, position, fill, y, image):
 
 @device_function
 def _fill_outside(position, extent, fill, rows):
-    """Write the fill to the pixels whose positions lie outside of the image, as Pillow does."""
+    """Write the fill to a row's pixels whose positions in the source lie outside of the image, as Pillow does."""
     to_x, to_y = position
     low, high_x, high_y = -ONE // 2, extent[0] * ONE - ONE // 2, extent[1] * ONE - ONE // 2
     for x in range(to_x.size):

@@ -22,7 +22,7 @@ _TO_UNIT = np.float32(2.0**-23)
 
 @inlined
 def _fixed(at, scale, shift, extent):
-    """Return the position ``at`` as int32, times ``scale`` plus ``shift``, at most one pixel outside of the image."""
+    """Return at · scale + shift, rounded down to int32, and moved to at most one pixel outside of the image."""
     at = at * scale + shift
     at = at if at > -scale else -scale  # NaN becomes -scale too.
     highest = scale * (extent + 1) - 1
@@ -65,14 +65,14 @@ def map_positions(operands, slot, step, positions):
 
 @device_function
 def _fill_uniform(key, first, row):
-    """Fill a row with random multiples of 2**-23 in [-1, 1), for the counters ``first``, ``first`` + 1 and so on."""
+    """Fill a row with random multiples of 2**-23 in [-1, 1): value i has the random counter ``first`` + i."""
     for i in range(row.size):
         row[i] = _f32(_i32(random_bits(key, first + i) >> _S40)) * _TO_UNIT - _f32(1)
 
 
 @device_function
 def _blurred_rows(key, first, across, rows):
-    """Fill ``rows`` with random numbers, for the counters from ``first`` on, and blur along each row (first pass)."""
+    """Fill ``rows`` with random numbers, from the random counter ``first`` on; blur each row by weights ``across``."""
     width, margin = rows.shape[1], across.size - 1
     numbers, padded = np.empty(width, np.float32), np.zeros(width + 2 * margin, np.float32)
     left, right = np.empty(margin + 1, np.int64), np.empty(margin + 1, np.int64)
@@ -86,7 +86,7 @@ def _blurred_rows(key, first, across, rows):
 
 @device_function
 def _displace(rows, down, numbers, axis, positions):
-    """Blur ``rows`` along columns (second pass), and write each pixel's displaced coordinate along ``axis``."""
+    """Blur ``rows`` by weights ``down``, and write each pixel's coordinate (x for axis 0, else y) plus displacement."""
     height, width = rows.shape
     reach = down.size - 1
     above, below = np.empty(reach + 1, np.int64), np.empty(reach + 1, np.int64)

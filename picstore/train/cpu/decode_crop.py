@@ -16,7 +16,7 @@ from picstore.train.batching.gather import BatchRecords
 from picstore.train.batching.views_reach import boxes_to_cut
 from picstore.train.buffers import CUTS, PIXELS
 
-_WIDE = 33  # width in pixels that has at least 3 samples of chroma, even if decoding divides sides by 8
+_WIDE = 33  # least width in pixels that gives 3 chroma samples if chroma has half the width and decoding divides by 8
 
 
 def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor: int = 1) -> U8:
@@ -26,7 +26,7 @@ def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor
 
 
 def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]]:
-    """Decode the part of a slot's image that the slot's views show.
+    """Decode the part of a batch's image ``slot`` that the views of the image show.
 
     ``reach`` is that part's left, top, right and bottom, int64 (4,). Decoding divides the sides by ``factor``, 1, 2, 4
     or 8. An image without tiles is decoded whole.
@@ -48,9 +48,9 @@ def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
 
 
 def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]] | None:
-    """Do what ``decode_slot`` does for a tiled JPEG.
+    """Decode the part of a tiled JPEG that its views show, see ``decode_slot``.
 
-    Return None if the views show the whole image or it has no tiles.
+    Return None, for the caller to decode the whole image, if the views show all of it or it has no tiles.
     """
     one, top = slice(slot, slot + 1), int(records.tops[slot])
     tiled = TiledJpegs(records.layouts[one], records.addresses[one], records.sizes[one], ())
@@ -60,7 +60,7 @@ def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
 
 
 def decode_tiles(tiled: TiledJpegs, box: I64, *, factor: int = 1) -> tuple[U8, tuple[int, int]] | None:
-    """Decode the tiles that a box, int64 (1, 4), of a tiled JPEG needs.
+    """Decode the tiles of a JPEG that a box of pixels, int64 (1, 4), overlaps.
 
     Returns:
         The pixels, uint8 (h, w, 3), and left and top of the first pixel; or None if the box is the whole image, or if
@@ -71,7 +71,8 @@ def decode_tiles(tiled: TiledJpegs, box: I64, *, factor: int = 1) -> tuple[U8, t
     found = decode_box(tiled, box[0], factor=factor, allocate=PIXELS.at_least)
     if found is not None:
         return found[0], (int(found[1][0]), int(found[1][1]))
-    # Widen the box: 32 pixels may become 2 samples of chroma, and libjpeg interpolates no rows that short.
+    # libjpeg decodes the box. Widen it, because libjpeg does not interpolate chroma rows of 2 samples, as 32 pixels
+    # may have.
     if factor > 1:
         size = tiled.tilings[0, :2]
         box[0, :2] = np.minimum(box[0, :2], np.maximum(size - _WIDE, 0))

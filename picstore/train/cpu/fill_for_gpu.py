@@ -36,8 +36,8 @@ _REASONS = {
     WRONG_ENTRY_POINTS: "its entry points do not lie within its segments",
     OUTSIDE: "its box does not lie within what was read of it",
 }
-# Number of first batches of a process in which the CPU decodes an image too, to check the GPU's pixels. More than 1
-# batch, because some batches may be dropped.
+# In this number of first batches of a process, the CPU also decodes one image, to check the GPU's pixels. More than 1
+# batch is checked, because some batches may be dropped.
 PROBED = 16
 _probed = count()
 
@@ -45,7 +45,7 @@ _probed = count()
 class StreamFiller:
     """Filler of batches with targets and with JPEG streams cut to the tiles that views show; see :class:`BatchFiller`.
 
-    The cut streams lie in one block of memory, ``images``, in which the slots of a ``fill`` have room for uncut ones.
+    The cut streams lie in one block of memory, ``images``, which is as large as all streams before they are cut.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class StreamFiller:
         if chosen:
             start, stop = self._starts[[slots.start, slots.stop]].tolist()
             layouts = records.layouts[chosen]
-            # Pass no owners, because the records keep the containers' memory alive.
+            # Pass no owners of the streams' memory (the last argument), because ``records`` keeps it alive.
             tiled = TiledJpegs(layouts, records.addresses[chosen], records.sizes[chosen], ())
             boxes = boxes_to_cut(records.to_held(self._reach[chosen], chosen), layouts[:, :2])
             cuts = cut_batch(tiled, boxes, out=self._data[start:stop])
@@ -111,9 +111,9 @@ class StreamFiller:
 
 
 class SegmentFiller:
-    """Filler of batches with tiles, the tiles' descriptions for the GPU, and targets; see :class:`BatchFiller`.
+    """Filler of batches with JPEG tiles, the tiles' descriptions for the GPU, and targets; see :class:`BatchFiller`.
 
-    A process's first batches also carry the pixels of one image from the CPU, to be compared with the GPU's pixels.
+    A process's first batches also carry one image that the CPU has decoded, to be compared with the GPU's pixels.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class SegmentFiller:
         arrays: Any = SegmentTables.divide(layout, block)
         self._data, self._rows, self._segments = arrays["data"], arrays["images"], arrays["segments"]
         self._tables = arrays["codes"], arrays["places"], arrays["quantization"]
-        self._rows[:], arrays["places"][:] = 0, 0  # Zeros mark images without a description.
+        self._rows[:], arrays["places"][:] = 0, 0  # Zeros mark images that the GPU does not decode.
         self.images: list[ViewImages] | U8 = self._data
         self._rects, self._results = (np.zeros((n, 4), np.int64) for _ in range(2))
         self._tilings, self._boxes, self._lengths = arrays["tilings"], arrays["boxes"], arrays["lengths"]
@@ -154,15 +154,16 @@ class SegmentFiller:
         self.targets: list[GroupTargets] | None = empty_targets(output, n)
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Copy and describe the tiles of ``slots`` for the GPU.
+        """Copy the tiles of the images ``slots`` and describe them for the GPU.
 
-        Return, by slot, damage of images that cannot be decoded.
+        Return, by slot, the damage of images that cannot be decoded.
         """
         records = self._records
         self._describe(slice(slots.start, slots.stop))
         wrong: dict[int, str] = {}
         codes = self._results[slots.start : slots.stop, 0]
-        # A code is not 0 if its slot has no stream, or has an image that the GPU does not decode.
+        # Without targets, only images with a code other than 0 need work: those without a stream, which the loop skips,
+        # and those that the GPU does not decode.
         chosen = slots if self.targets is not None else (slots.start + np.flatnonzero(codes)).tolist()
         probed = self._choose_probe(codes) if slots.start == 0 else -1
         if probed >= 0:
@@ -183,7 +184,7 @@ class SegmentFiller:
         return records.corrupt(wrong)
 
     def _describe(self, part: slice) -> None:
-        """Copy and describe the tiles of a range of slots, ``part``; note each image's copied rectangle."""
+        """Copy and describe the tiles of the images ``part``, a range of slots; note the copied rectangle of each."""
         records = self._records
         streams = records.addresses, records.sizes, records.layouts, self._boxes, self._factors, records.points
         described = self._segments, self._lengths, self._firsts
@@ -195,14 +196,14 @@ class SegmentFiller:
         self._encoded.bounds[part, 1] += results[:, 3] * good
         self._encoded.boxes[part] = rects
         self._encoded.boxes[part, 1] += records.tops[part]
-        # The copied part of an image is a JPEG of its own, which begins with the box's first row of tiles.
+        # The GPU sees the copied rows of tiles as an image of their own, so its height and box count from the first.
         top, height = rects[:, 1], records.layouts[part, HEIGHT]
         rows = results[:, 2] // self._per_row[part]
         self._tilings[part, HEIGHT] = np.minimum(rows * records.layouts[part, MCU_HEIGHT], height - top)
         self._boxes[part, 1::2] -= top[:, None]
 
     def _decode(self, slot: int, reason: str) -> None:
-        """Decode an image that the GPU refuses, for ``reason``, on the CPU; raise ImageError if it is damaged."""
+        """Decode an image that the GPU cannot on the CPU, and note the ``reason``; raise ImageError if damaged."""
         factor = int(self._factors[slot])
         pixels, (left, top) = decode_slot(self._records, slot, self._reach[slot], factor=factor)
         self._segment_tables.pixels[slot] = np.ascontiguousarray(pixels.transpose(2, 0, 1))
@@ -210,12 +211,12 @@ class SegmentFiller:
         self._encoded.boxes[slot] = left, top, factor * pixels.shape[1], factor * pixels.shape[0]
 
     def _choose_probe(self, codes: I64) -> int:
-        """Return the first slot that the GPU decodes; or -1 if there is none, or after ``PROBED`` batches."""
+        """Return the first slot that the GPU decodes, to check its pixels; -1 if none, or after ``PROBED`` batches."""
         described = np.flatnonzero(codes == 0)
         return int(described[0]) if len(described) and next(_probed) < PROBED else -1
 
     def _probe(self, slot: int) -> None:
-        """Decode a slot's box on the CPU, and keep the pixels as the probe that is compared with the GPU's pixels."""
+        """Decode the shown box of image ``slot`` on the CPU too; keep the pixels to compare them with the GPU's."""
         tops = int(self._records.tops[slot])
         box = boxes_to_cut(self._records.to_held(self._reach[[slot]], [slot]), self._records.layouts[[slot], :2])[0]
         factor = int(self._factors[slot])

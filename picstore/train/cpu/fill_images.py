@@ -27,10 +27,10 @@ from picstore.train.transforms.opcodes import OutputDtype
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """One view of the images of all slots."""
+    """One view of all images of a batch."""
 
-    params: TransformParams  # parameters of the view's group
-    first: int  # row in ``params`` of this view of slot 0; the rows of the other slots follow
+    params: TransformParams  # random parameters of all views that share this view's transforms, a row for each image
+    first: int  # row in ``params`` of this view of the batch's first image; the rows of its other images follow
     images: Images
 
 
@@ -84,13 +84,13 @@ class ImageFiller:
 
     @staticmethod
     def _describe(views: Sequence[Images]) -> StridedImage:
-        """Return the addresses, strides and shapes of the views' images, as kernels take them: int64 (views, n, 7)."""
+        """Return ``strided_image`` (address, strides, shape) of each image of each view: int64 (views, n, 7)."""
         return np.stack([strided_images(images) for images in views])
 
     def _plain(self, slots: range) -> list[Images]:
-        """Return uint8 memory, by view, for the resampled images before their colors are changed.
+        """Return, for each view, uint8 memory for the resampled images of ``slots`` before their colors are changed.
 
-        This is the outputs' own memory if the images can be made in place.
+        This is the batch's own memory if its images are planes of bytes, in which colors can be changed in place.
         """
         outputs = [view.images[slots.start : slots.stop] for view in self._views]
         if self._in_place:
@@ -107,7 +107,7 @@ class ImageFiller:
         return plain
 
     def _color(self, slot: int, index: int, plain: Sequence[Images]) -> None:
-        """Run the color programs of a slot's views; the views' resampled images are at ``index`` in ``plain``."""
+        """Run the color steps of each view of image ``slot``; its resampled pixels are plain[view][index]."""
         if self._in_place and self._uncolored:
             return
         for view, resampled in zip(self._views, plain, strict=True):
@@ -116,7 +116,7 @@ class ImageFiller:
             run_color(view.params.program, view.first + slot, image, out, self._dtype)
 
     def _fill_others(self, slots: range, plain: Sequence[Images]) -> dict[int, str]:
-        """Decode and resample the images that the fused kernel left out.
+        """Decode and resample the images of ``slots`` that the fused kernel has not made.
 
         Return, by slot, why an image does not decode.
         """

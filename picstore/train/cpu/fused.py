@@ -46,7 +46,7 @@ class FusedKernel:
         foreign: bool (n,), False for upright JPEGs.
 
     Attributes:
-        done: bool (n,), whether ``run`` has made the views of a slot.
+        done: bool (n,), whether ``run`` has made all views of an image.
     """
 
     def __init__(self, geometries: Sequence[Geometry], reach: I64, factors: I64, foreign: Bools) -> None:
@@ -80,7 +80,7 @@ class FusedKernel:
                 try:
                     pixels = PIXELS.at_least(WORKSPACE.grow())
                 except MemoryError:
-                    slot += 1  # Skip the slot; the separate stages report the error.
+                    slot += 1  # Skip this image; the caller decodes it without the fused kernel and reports the error.
         return bool(self.done[slots.start : slots.stop].all())
 
 

@@ -34,7 +34,7 @@ _MASK_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # some versions of Pillow o
 
 
 def is_jpeg(blob: bytes | memoryview) -> bool:
-    """Return whether an attachment is a JPEG and so an image target; masks have lossless formats."""
+    """Return whether an attachment is a JPEG, and so is an image and not a mask: masks have lossless formats."""
     return bytes(blob[:2]) == bytes([0xFF, SOI])
 
 
@@ -79,7 +79,7 @@ def _scale(name: str, size: tuple[int, int], source: list[int]) -> int:
 
 
 def _divided(geometry: Geometry, slot: int, scale: int, source_size: tuple[int, int]) -> Geometry:
-    """Return the geometry of image ``slot`` for its attachment, which is ``scale`` times smaller than the image.
+    """Return the geometry of image ``slot`` in pixels of its attachment, which is ``scale`` times smaller.
 
     Interpolation is at least bilinear, because whole pixels of the image may be fractions of the attachment's pixels.
     """

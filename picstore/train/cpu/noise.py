@@ -16,7 +16,7 @@ from picstore import rng
 from picstore.arrays import F32
 from picstore.kernels.jit import device_function, inlined, kernel
 
-_CHUNK = 1024  # number of values to compute at a time; they take 16 KB with the workspace
+_CHUNK = 1024  # number of values to compute at a time, so that they and the workspace, 16 KB, stay in the CPU's cache
 
 _f32, _i32, _u8, _u64 = np.float32, np.int32, np.uint8, np.uint64
 _GOLDEN, _M1, _M2 = np.uint64(rng.GOLDEN), np.uint64(rng.MIX1), np.uint64(rng.MIX2)
@@ -25,10 +25,10 @@ _I1, _I2 = np.int32(1), np.int32(2)
 _LOW31 = np.uint64((1 << 31) - 1)
 _ZERO, _HALF, _ONE, _TOP = (np.float32(number) for number in (0, 0.5, 1, 255))
 _SCALE = np.float32(2.0**-31)
-_TURN = np.float32(np.pi / 4 * 2.0**-30)  # radians per unit of a centered 31-bit number, for −π/4 to π/4
+_TURN = np.float32(np.pi / 4 * 2.0**-30)  # factor from integers in [−2**30, 2**30) to angles in [−π/4, π/4) radians
 _CENTER = np.float32(2.0**30)
-# Bit pattern of sqrt(1/2). If it is subtracted from the bits of numbers from sqrt(1/2) to sqrt(2), their exponent
-# becomes 0.
+# Bits of the float32 number sqrt(1/2). If they are subtracted from the bits of a number from sqrt(1/2) to sqrt(2), the
+# exponent's bits become 0.
 _ROOT = np.int32(0x3F3504F3)
 _MANTISSA, _BITS = np.int32((1 << 23) - 1), np.int32(23)
 _LN2 = np.float32(np.log(2.0))
@@ -48,7 +48,7 @@ def random_bits(key, counter):
 
 @device_function
 def _random_words(key, first, uniform, angle, choice):
-    """Fill ``uniform``, ``angle`` and ``choice``; 64 random bits, drawn for each index, are split among the three."""
+    """Fill ``uniform`` (0 to 1), ``angle`` (radians) and ``choice`` (0 to 3) from the 64 random bits of each index."""
     for j in range(choice.size):
         z = random_bits(key, first + j)
         uniform[j] = (_f32(_i32(z >> _S33)) + _HALF) * _SCALE

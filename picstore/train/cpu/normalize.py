@@ -21,7 +21,7 @@ _f32, _i32, _u32 = np.float32, np.int32, np.uint32
 _PER_LEVEL = np.float32(1 / 255)
 _S13, _S16 = np.uint32(13), np.uint32(16)
 _SIGN, _MAGNITUDE = np.uint32(0x8000), np.uint32(0x7FFFFFFF)
-_BELOW_HALF = np.uint32(0x7FFF)  # half a unit in bfloat16's last place, in units of float32's last place, minus 1
+_BELOW_HALF = np.uint32(0x7FFF)  # bfloat16 lacks 16 bits of a float32; half their range, minus 1 to round ties to even
 _1, _ROUND13, _REBIAS = np.uint32(1), np.uint32(0xFFF), np.uint32(112 << 23)
 _LEAST_NORMAL, _TOO_LARGE, _INFINITY = np.uint32(113 << 23), np.uint32(143 << 23), np.uint32(0x7C00)
 _TO_SUBNORMAL = np.float32(2.0**24)
@@ -52,7 +52,7 @@ def _normalize(levels, mean, deviation, line):
 
 
 def bit_patterns(values: F32, dtype: OutputDtype) -> Array:
-    """Convert float32 (n,) to a dtype; return truncated uint8 (n,) for UINT8, otherwise bit patterns in uint32 (n,)."""
+    """Convert float32 (n,) to ``dtype``; return truncated uint8 (n,) for UINT8, else the values' bits as uint32."""
     if dtype == OutputDtype.UINT8:
         return values.astype(np.uint8)
     patterns = values.view(np.uint32)

@@ -23,8 +23,8 @@ from picstore.train.transforms.opcodes import (
     SOLARIZE_ADD,
 )
 
-_CHUNK = 1024  # number of pixels of a chunk; with grey levels, a chunk takes 16 KB of float32
-_UNKNOWN = -1.0  # marks a mean grey level that is not computed yet
+_CHUNK = 1024  # number of pixels on which all steps run before the next pixels; 16 KB of float32 with grey levels
+_UNKNOWN = -1.0  # value of the image's mean grey level before it is computed
 
 _f32, _i32 = np.float32, np.int32
 _ZERO, _ONE, _TWO, _FOUR, _SIX, _TOP = (np.float32(number) for number in (0, 1, 2, 4, 6, 255))
@@ -71,8 +71,8 @@ def _turn_hue(chunk, turns):
         r, g, b = red[i], green[i], blue[i]
         v = max(max(r, g), b)
         d = v - min(min(r, g), b)
-        # ``across`` is the difference of the two lower channels; ``base`` is 0, 2 or 4 if red, green or blue is
-        # highest.
+        # ``base`` is the hue, in sixths of a turn, of the highest channel: 0 for red, 2 for green, 4 for blue.
+        # ``across`` is the difference of the other two channels.
         across = r - g
         base = _FOUR
         across = b - r if v == g else across
@@ -126,9 +126,9 @@ def _permute(chunk, first, second):
 
 @device_function
 def _read(image, begin, chunk):
-    """Copy the image's pixels from ``begin`` on to the chunk.
+    """Copy pixels ``begin`` to ``begin + _CHUNK`` of an image (3, pixels) to the chunk.
 
-    Beyond the image's end, the chunk keeps its old values.
+    At the image's end, the rest of the chunk keeps its old values.
     """
     for c in range(3):
         row, source = chunk[c], image[c][begin : begin + _CHUNK]
@@ -183,8 +183,8 @@ def _run_step(opcode, number, second, mean, chunk):
 def run_pointwise(opcode, operands, slot, begin, end, image):
     """Run pointwise steps, contrast included, on an image in place.
 
-    A contrast step needs the mean grey level of the whole image, so the pass before it also adds up the grey levels. If
-    contrast is the first step, that pass runs no steps.
+    A contrast step needs the mean grey level of the whole image. So the steps before it run on all pixels in one pass,
+    which also adds up the grey levels; the contrast step begins the next pass.
 
     Args:
         opcode: int64 (images, steps); ``opcode[slot, begin:end]`` are the steps.

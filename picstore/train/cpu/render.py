@@ -103,7 +103,7 @@ def render_mask(mask: Array, geometry: Geometry, slot: int, *, out: Array, fill:
 def rows_of_map(geometry: Geometry, slot: int) -> tuple[int, int]:
     """Return the range (first, last + 1) of a map's rows that the output of an image shows or interpolates."""
     height = int(geometry.source_size[slot, 1])
-    if geometry.border[slot] != CONSTANT:  # A mirrored border may show any row.
+    if geometry.border[slot] != CONSTANT:  # Beyond the map, a repeated or mirrored border may show any row.
         return 0, height
     across, down, start = geometry.grid_matrix[slot, 1]
     width, rows = geometry.size[slot].tolist()
@@ -118,10 +118,11 @@ def rows_of_map(geometry: Geometry, slot: int) -> tuple[int, int]:
 def render_map(
     source: Array, geometry: Geometry, slot: int, *, top: int, fill: float, invalid: float, linear: bool
 ) -> tuple[F64, Bools]:
-    """Resample a map, whose rows from ``top`` on are ``source`` (rows, w, channels), as :func:`warp_map` does.
+    """Resample an image's map by the geometry of image ``slot``, as :func:`warp_map` does.
 
     Args:
-        source: at least the rows of ``rows_of_map``.
+        source: (rows, w, channels), rows ``top``, ``top`` + 1, … of the map; at least the rows of ``rows_of_map``.
+        fill, invalid, linear: value outside of the map; value that means "no value"; whether to interpolate.
 
     Returns:
         float64 (channels, H, W), and bool (H, W), whether the output has a value of the map.
@@ -150,9 +151,9 @@ def render_map(
 def _with_border(
     pixels: Array, geometry: Geometry, slot: int, origin: tuple[int, int]
 ) -> tuple[Array, tuple[int, int]]:
-    """Add the visible pixels of a repeated or mirrored border to an image or mask.
+    """Add to an image or mask those pixels of its repeated or mirrored border that the output shows.
 
-    Return the pixels, and left and top of the first pixel in source pixels.
+    Return the pixels, and left and top of the first of them in source pixels; ``origin`` is that of ``pixels``.
     """
     (left, top, right, bottom), (width, height) = geometry.window[slot].tolist(), geometry.source_size[slot].tolist()
     if left >= right or top >= bottom:
@@ -164,7 +165,7 @@ def _with_border(
 
 
 def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64, interpolation: int) -> tuple[U8, F64, I64]:
-    """Resample an image's visible part to the output's scale.
+    """Reduce the part ``reach`` of an image to the output's scale, if the output is smaller, before it is warped.
 
     Returns:
         The smaller pixels, and ``matrix`` and ``clip`` in units of these pixels.
@@ -181,7 +182,7 @@ def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64, interpolation: int
     resample(pixels, box, np.concatenate([low, high]), planes, interpolation=interpolation)
     scale = (high - low) / size
     matrix = (matrix - np.stack([np.zeros(2), np.zeros(2), low], axis=1)) / scale[:, None]
-    # ``clip`` may reach beyond the resampled part, to where there is no image or where the output does not show it.
+    # ``clip`` may exceed the pixels of ``small``, so negative values and values beyond its size are kept.
     left_top = np.floor((clip[:2] - low) / scale)
     right_bottom = np.ceil((clip[2:] - low) / scale)
     clip = np.concatenate([left_top, right_bottom]).astype(np.int64)

@@ -21,11 +21,12 @@ from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import ColorProgram
 from picstore.train.transforms.opcodes import OutputDtype
 
-# Kernels of the steps that need only the image, and of the steps that need the image and operands.
+# Kernels by opcode: of the color steps without operands, and of those with operands.
 _OF_IMAGES: dict[int, Callable[[U8], None]] = {opcodes.AUTOCONTRAST: stretch_contrast, opcodes.EQUALIZE: equalize}
 _OF_OPERANDS: dict[int, Callable[[F64, int, int, U8], None]] = {opcodes.SHARPNESS: sharpen, opcodes.BLUR: blur}
 
-# For each output dtype, the dtype of its bit patterns, and the dtypes of the same size that ``out`` may have.
+# For each output dtype, the dtype as which kernels write its bits, and the dtypes that ``out`` may have; NumPy has no
+# bfloat16, so 16-bit integers hold its bits.
 _PATTERNS: dict[int, tuple[Any, tuple[Any, ...]]] = {
     OutputDtype.UINT8: (np.uint8, (np.dtype(np.uint8),)),
     OutputDtype.FLOAT32: (np.uint32, (np.dtype(np.float32), np.dtype(np.uint32))),
@@ -35,7 +36,7 @@ _PATTERNS: dict[int, tuple[Any, tuple[Any, ...]]] = {
 
 
 def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: OutputDtype) -> None:
-    """Run the steps of image ``slot``, without the GIL; a kernel runs consecutive pointwise steps, or one other step.
+    """Run the color steps of image ``slot``, without the GIL: a kernel for each run of pointwise steps or other step.
 
     The Python code takes 2 µs, and 1 µs more for each kernel.
 

@@ -33,7 +33,7 @@ _TOLERANCE = 1e-6  # tolerance in pixels for rounding errors
 
 
 def empty_targets(output: OutputSpec, n: int) -> list[GroupTargets] | None:
-    """Return an empty dict for each of n slots, by group and by view; return None if the output has no targets."""
+    """Return n empty dicts, one for each image, for each view of each group of views; None if there are no targets."""
     if not output.targets:
         return None
     return [[[{} for _ in range(n)] for _ in range(group.count)] for group in output.groups]
@@ -47,9 +47,9 @@ def add_targets(
     names: Sequence[str],
     params: Sequence[TransformParams],
 ) -> dict[int, str]:
-    """Write the targets of a slot's views to ``targets``.
+    """Write the targets of each view of image ``slot`` to ``targets``.
 
-    Return {slot: problem} if the extra or a mask is invalid, or {}.
+    Return {slot: problem} if the record's extra (its JSON annotations) or a mask is invalid; otherwise {}.
     """
     try:
         extra, blobs = parse_extra(records.extras[slot]), records.attachments[slot]
@@ -57,7 +57,7 @@ def add_targets(
         for group, parameters in zip(targets, params, strict=True):
             for number, view in enumerate(group):
                 row = number * len(records) + slot
-                # Copy the extra for each view, because a training loop may change the extra of one view.
+                # Parse the extra again for each view, so that views share no objects: a training loop may change them.
                 if not first and "extra" in names:
                     extra = parse_extra(records.extras[slot])
                 view[slot], first = make_target(names, extra, blobs, parameters.geometry, row), False

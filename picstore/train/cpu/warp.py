@@ -18,14 +18,14 @@ from picstore.kernels.jit import device_function, inlined, kernel, load_u16, loa
 from picstore.kernels.simd import load_byte, load_native_u64, load_u8, load_u32, store_i16, store_i32, store_native_u64
 from picstore.kernels.strided import put_bytes
 
-# Types for casts; needed because numba's integer constants have 64 bits, and a signed with an unsigned integer gives a
-# float.
+# Kernels cast their integers to these types, because numba's constants are int64, and an int64 plus a uint64 gives a
+# float64.
 _i64, _u64, _u32, _u8 = np.int64, np.uint64, np.uint32, np.uint8
 _UNIT = float(1 << 32)  # one pixel in units of a position
 _BITS, _ONE = POSITION_BITS, 1 << POSITION_BITS  # number of fractional bits of a weight, and the weight 1.0
 # Positions in a map are rounded to 2**_STEP_BITS = _STEPS steps per pixel.
 _STEP_BITS, _STEPS = 20, 1 << 20
-_NOWHERE = np.uint64((1 << 64) - 1)  # index that marks a row or column outside of a map
+_NOWHERE = np.uint64((1 << 64) - 1)  # takes the place of an index if a position lies outside of a map
 _TO_BITS, _HALF_STEP = np.int64(32 - POSITION_BITS), np.int64(1 << (31 - POSITION_BITS))
 
 
@@ -50,7 +50,7 @@ def visible_run(edges, y, width, least):
 
 @device_function
 def _narrow(start, step, low, high, first, last):
-    """Return first and last + 1 of the pixels x in a run for which low ≤ start + step · x ≤ high."""
+    """Return the range (first, last + 1) of those x from first to last − 1 with low ≤ start + step · x ≤ high."""
     begin, end = float(first), last - 1.0
     if step > 0:
         begin, end = max(begin, (low - start) / step), min(end, (high - start) / step)
@@ -82,9 +82,9 @@ def _interpolated(top, bottom, bits, weights):
 
 @device_function
 def _warp_inner(source, start, step, rows, line, run):
-    """Interpolate a run of output pixels whose neighbors all lie in ``source``.
+    """Interpolate the output pixels ``run`` (first, last + 1) of a row, whose neighbors all lie in ``source``.
 
-    8 bytes are read from each left neighbor on.
+    Each left neighbor is read as 8 bytes: its 3, the right neighbor's 3, and 2 that are not used.
     """
     start_x, start_y = start
     step_x, step_y = step
@@ -118,7 +118,7 @@ def level_at(source, x, y, c, fill):
 
 @inlined
 def _row_start(step, shift, offset, y, width):
-    """Return, along an axis, the source position of a row's first pixel, the step to the next, and if both fit int64.
+    """Return, along x or y, the source position of a row's first pixel, the step to the next, and if both fit int64.
 
     Both are int64 in units of 2**-32 pixels, or 0 if one does not fit. Half of 2**-12 pixels is added to the
     position, so that truncation to 12 bits rounds.
@@ -141,7 +141,7 @@ def _border_position(first, by, gentle, at, x, low, high):
 
 @device_function
 def _warp_border(source, matrix, clip, fill, line, y, run, axes):
-    """Interpolate a run of output pixels, of which some neighbors may lie outside of the clip or of the image.
+    """Interpolate the pixels ``run`` (first, last + 1) of output row ``y``; neighbors may lie outside clip or image.
 
     The clip's border pixels repeat beyond the clip, and ``fill`` surrounds the image.
     """
@@ -193,7 +193,8 @@ def warp(source, matrix, clip, edges, fill, target):
     height, width = target[5], target[6]
     rows = np.empty((2, width), np.uint64)
     line = np.empty((3, width), np.uint8)
-    # Bounds of the left top one of four neighbors. Two more columns follow it, so that 8 bytes can be read.
+    # ``_warp_inner`` may interpolate a pixel if the upper left of its four neighbors lies within these bounds. Two more
+    # columns must follow that neighbor, because 8 bytes, almost 3 pixels, are read.
     low_x, high_x = max(clip[0], 0), min(clip[2] - 2, source.shape[1] - 3)
     low_y, high_y = max(clip[1], 0), min(clip[3] - 2, source.shape[0] - 2)
     for y in range(height):
@@ -319,10 +320,10 @@ def warp_map(some, matrix, bounds, edges, numbers, linear, out):  # noqa: C901 -
     fill, invalid = numbers
     target, valid = out
     channels, height, width = target.shape
-    # Rows and columns of an upright map depend on y and x alone, and are computed once.
+    # Without rotation or shear, a source column depends on x alone, and a source row on y alone; so all columns are
+    # computed once, for y = 0, and one row for each y.
     slanted = matrix[0, 1] != 0 or matrix[1, 0] != 0
-    # Indices are unsigned, because numba would test signed indices for negative values, which takes a third of the
-    # time.
+    # Unsigned indices, because numba tests signed ones for negative values, which would take a third of the time.
     columns, rows = np.empty((width, 3), np.uint64), np.empty((width, 3), np.uint64)
     right_weights, lower_weights = np.empty(width), np.empty(width)
     for y in range(height):
@@ -349,7 +350,7 @@ def warp_map(some, matrix, bounds, edges, numbers, linear, out):  # noqa: C901 -
                 for c in range(channels):
                     a, b = source[top, left, c], source[top, right, c]
                     e, f = source[bottom, left, c], source[bottom, right, c]
-                    # The difference of NaN or infinity from itself is NaN.
+                    # a - a is 0 for a finite number, and NaN for NaN and infinity.
                     finite = (a - a) + (b - b) + (e - e) + (f - f) == 0
                     whole &= finite & (a != invalid) & (b != invalid) & (e != invalid) & (f != invalid)
                     target[c, y, x] = (a * (1.0 - fx) + b * fx) * (1.0 - fy) + (e * (1.0 - fx) + f * fx) * fy
@@ -373,13 +374,13 @@ def _place(at, low, high, origin, found):
     second of the two.
     """
     found[0] = _NOWHERE
-    # Compare floats, because a position may exceed the range of integers.
+    # Compare before the conversion to integers, because a position may exceed their range.
     if not low <= at + TIE < high:
         return 0.0
     steps = math.floor((at - 0.5) * _STEPS + 0.5)
     before, weight = steps >> _STEP_BITS, (steps & (_STEPS - 1)) / _STEPS
     found[0] = _u64(math.floor(at + TIE) - origin)
     found[1] = _u64(max(before, low) - origin)
-    # The second pixel is not read if its weight is 0.
+    # If the second pixel has the weight 0, name the first again: 0 times a NaN in the second would be NaN.
     found[2] = _u64(min(before + (1 if weight > 0 else 0), high - 1) - origin)
     return weight

@@ -20,8 +20,8 @@ from picstore.train.cpu.warp import level_at, visible_run
 _i32, _u8, _u64 = np.int32, np.uint8, np.uint64
 
 
-# Functions for one pixel take no arrays, because numba would count an array's references with atomic operations, which
-# take ten times as long as the pixel.
+# The functions for one pixel take addresses, not arrays, because numba counts an array's references at each call by
+# atomic operations, which take ten times as long as the pixel.
 @device_function
 def _cubic_taps(position, a):
     """Return, along an axis, the index of the first of a position's four neighbors, and the weights of all four."""
@@ -49,7 +49,7 @@ def _cubic_sum(pixel, stride, across, down):
 
 @inlined
 def _position(matrix, clip, x, y, axis):
-    """Return the position along an axis, limited to 2 pixels beyond the clip, so that the position fits an integer."""
+    """Return an output pixel's source position along x or y, at most 2 pixels beyond the clip, to fit int64."""
     at = matrix[axis, 0] * (x + 0.5) + matrix[axis, 1] * (y + 0.5) + matrix[axis, 2]
     return min(max(at, clip[axis] - 2.0), clip[axis + 2] + 2.0)
 
@@ -68,7 +68,7 @@ def _nearest_row(source, matrix, clip, fill, line, y, run):
 
 @device_function
 def _copy_neighbors(source, clip, fill, corner, square):
-    """Copy 4 × 4 pixels, the first at ``corner``, to ``square``; some may lie outside of the clip or of the image."""
+    """Copy 4 × 4 pixels, the first at ``corner``, to ``square``; the clip's edge repeats; fill surrounds the image."""
     for v in range(4):
         for u in range(4):
             x, y = min(max(corner[0] + u, clip[0]), clip[2] - 1), min(max(corner[1] + v, clip[1]), clip[3] - 1)
