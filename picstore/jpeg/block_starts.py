@@ -232,7 +232,7 @@ def _stop(lane, damage):
 
 @inlined
 def _table_offset(table):
-    """Return the offset in bytes of a table's entries in ``single`` or ``several``."""
+    """Return the byte offset of Huffman table ``table`` in an array of lookup tables of 2**LOOKUP_BITS uint16 each."""
     return table << (LOOKUP_BITS + 1)
 
 

@@ -24,12 +24,12 @@ MAX_COORDINATE = 1 << 24
 # Largest number of objects per image, and of outlines of all objects of an image. Without a limit, an extra of 16 MiB,
 # compressed to 1 KB, could hold a million objects, each read in 10 to 100 µs. Photographs of crowds have 25,000 people.
 MAX_OBJECTS = 1 << 15
-# Largest size of an image's table of keypoints: number of objects times the largest number of keypoints of an object.
+# Limit of an image's keypoints: its number of objects times the number of keypoints of the object with the most.
 MAX_KEYPOINTS = 1 << 20
 OWN = "own"  # name of the form in which picstore stores target fields
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
 _NORMALIZED = "-normalized"
-# Decimal places to which coordinates computed from normalized coordinates are rounded; more would be rounding errors.
+# Decimal places, in pixels, of coordinates that are converted from normalized ones; further digits would be noise.
 _DECIMALS = 3
 _FORM = re.compile(r"(boxes):(xyxy|xywh|cxcywh)(-normalized)?|(polygons|keypoints)(:normalized)?")
 
@@ -185,7 +185,7 @@ def check_targets(text: str) -> str:
 
 
 def target_fields(forms: str) -> dict[str, str]:
-    """Map each target field that checked ``forms`` name to its form; an empty form means coordinates in pixels."""
+    """Map each field in ``forms``, a result of :func:`check_targets`, to its form, such as "xywh"; "" means pixels."""
     found = dict(form.partition(":")[::2] for form in forms.split(","))
     return {**found, "box_labels": ""} if "boxes" in found else found
 
@@ -232,9 +232,10 @@ def _corners(box: Any, form: str, scale: tuple[float, float]) -> Any:
 
 
 def _scaled(flat: Any, scale: tuple[float, float], step: int) -> Any:
-    """Scale x and y of points.
+    """Scale x and y of the points in a flat list of ``step`` numbers per point: 2, or 3 with a keypoint's visibility.
 
-    Move the origin of keypoints to the first pixel's center, but leave [0, 0, 0] unchanged.
+    For keypoints, also move the origin from the first pixel's corner to its center. Return a missing keypoint,
+    [0, 0, 0], and a malformed list unchanged.
     """
     if not _are_numbers(flat) or len(flat) % step or (step == 3 and not any(flat)):
         return flat

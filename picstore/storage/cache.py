@@ -28,13 +28,14 @@ from picstore.storage.sizes import parse_size
 
 DEFAULT_LIMIT = "50GiB"
 
-# Name of a dataset's cached file of ``record_table.FACTS``, and size in bytes of the CRC-32C that ends the file.
+# Name of the file in which a dataset's ``record_table.FACTS`` are cached, and bytes of the CRC-32C at the file's end.
 _FACTS, _CRC = "facts", 4
 # A process lists the cache's folder this many times while it writes as many bytes as the cache's limit.
 _LISTINGS_PER_LIMIT = 32
-# Seconds after a dataset's last use during which its entries are evicted only if the cache exceeds its limit.
+# Seconds after its last use for which a dataset counts as being read. The entries of such a dataset are not evicted to
+# make room for new entries, only if the folder already exceeds its limit.
 _ACTIVE_SECONDS = 600
-# Seconds to wait before listing the folder of a full cache again.
+# Seconds for which a full cache stores nothing, because each search for room lists the whole folder.
 _FULL_SECONDS = 60
 # Age in seconds above which a temporary file is taken as left by a killed process, and removed.
 _ABANDONED_SECONDS = 3600
@@ -45,7 +46,7 @@ logger = logging.getLogger("picstore")
 @dataclass(frozen=True, slots=True)
 class _Entry:
     dataset: str
-    used: float  # time of the last use, in seconds since 1970
+    used: float  # time when the entry was last read, in seconds since 1970
     size: int
     path: Path
 
@@ -56,7 +57,7 @@ class _Room:
 
     Attributes:
         budget: bytes that may be written before the folder is listed again.
-        writing: bytes of entries that threads are writing, which no listing shows.
+        writing: bytes of entries that threads are writing; a listing counts only complete files.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -87,7 +88,7 @@ class Cache:
         self.limit = parse_size(limit)
         digest = hashlib.sha256(str(root.absolute()).encode("utf-8", "surrogatepass")).hexdigest()
         self._own = self.folder / f"{dataset}-{digest[:16]}"
-        # Numbers of bytes that this process and, after forks, its parent processes may write, by process id.
+        # The room of each process, by process id: a forked process has a copy of its parent's room, but its own budget.
         self._rooms: dict[int, _Room] = {}
         self._full_until = 0.0
         self._warned = False
@@ -176,7 +177,7 @@ class Cache:
     def _evict(self, size: int, *, writing: int) -> int:
         """Evict entries until ``size`` bytes fit besides the ``writing`` bytes that threads are writing.
 
-        Return the new budget.
+        Return the new budget: number of bytes that may be written before the folder is listed again.
         """
         wanted = max(size, self.limit // _LISTINGS_PER_LIMIT)
         entries = sorted(self._entries(), key=lambda entry: entry.used)

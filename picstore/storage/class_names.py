@@ -20,8 +20,8 @@ class JoinedNames:
     def add(self, names: Sequence[str]) -> tuple[int, ...]:
         """Add the new names of a list; return the index of each name of the list among the joined names.
 
-        If one of the two lists begins with the other, all indices stay the same, and names may repeat. Otherwise names
-        are looked up, and a name of the added list that occurs twice in either list raises UsageError.
+        If the longer of the two lists begins with the shorter list, each name keeps its index, even a repeated name.
+        Otherwise equal names are one class, so UsageError is raised if a name to add occurs twice in either list.
         """
         common = min(len(names), len(self.names))
         if self.names[:common] == list(names[:common]):
@@ -41,7 +41,7 @@ class JoinedNames:
 
 
 def to_lines(names: Sequence[str]) -> str:
-    """Serialize class names, one per line: plain if :func:`from_lines` then returns the same, else as JSON strings."""
+    """Serialize class names, one per line: as they are if :func:`from_lines` can read them, else as JSON strings."""
     text = "".join(f"{name}\n" for name in names)
     if all(name and name.isprintable() and name == name.strip() and not name.startswith(_QUOTE) for name in names):
         return text

@@ -118,7 +118,7 @@ class Condition:
         return np.ma.filled(found, False).astype(np.bool_)
 
     def interrupt(self) -> None:
-        """Interrupt an evaluation that another thread runs; do nothing if there is none."""
+        """Interrupt :meth:`mark` if another thread runs it; else do nothing."""
         self._connection.interrupt()
 
     def _parse(self) -> Any:
@@ -156,8 +156,8 @@ class Condition:
             name = node["function_name"].lower()
             if name not in _FUNCTIONS or node["catalog"]:
                 self._refuse(f"the function {name!r} is not allowed; docs/sampling.md lists the functions")
-            # DuckDB parses caption.lower() as a function of the schema "caption", which is not allowed. Functions to
-            # which DuckDB 1 translates its own syntax have the schema "main".
+            # DuckDB parses ``caption.lower()`` as the function ``lower`` in the schema "caption", so any schema is the
+            # name of a column; only functions to which DuckDB 1 translates its own syntax have the schema "main".
             if node["schema"] not in ("", "main"):
                 self._use([node["schema"]])
         elif kind == "COLUMN_REF":
@@ -168,7 +168,7 @@ class Condition:
                     self._refuse(f"the type {name} is not allowed; docs/sampling.md lists the types")
 
     def _use(self, path: list[str]) -> None:
-        """Add the column that a reference names to ``columns``; if no column has exactly that name, ignore case."""
+        """Add the column that ``path`` names to ``columns``; case is ignored if no column has exactly that name."""
         (*qualified, name) = path
         found = [each for each in self._names if each == name] or [
             each for each in self._names if each.lower() == name.lower()
@@ -194,7 +194,7 @@ def _type_names(node: dict[str, Any]) -> Iterator[str]:
 
 
 def _objects(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of a tree, in any order."""
+    """Yield all dicts at any depth of lists and dicts that were decoded from JSON, in any order."""
     waiting = [tree]
     while waiting:
         each = waiting.pop()

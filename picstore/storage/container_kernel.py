@@ -36,13 +36,13 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _load_u16 = load_function(16)
 
 _MAGIC = int.from_bytes(layout.CONTAINER_MAGIC, "little")
-_SEALED, _CRC = layout.SEALED, layout.SEALED - 4  # bytes of a container's header; offset of the checksum in it
+_SEALED, _CRC = layout.SEALED, layout.SEALED - 4  # bytes of a container's header; offset of the header's own CRC in it
 _ENTRY, _ATTACHMENT, _ROW = layout.ENTRY.itemsize, layout.ATTACHMENT.itemsize, layout.INDEX_ROW.itemsize
 _MAX_CONTAINER, _MAX_RECORDS = layout.MAX_CONTAINER, layout.MAX_RECORDS
 _MAX_ATTACHMENTS, _MAX_EXTRAS = layout.MAX_ATTACHMENTS, layout.MAX_EXTRAS
 _SAMPLINGS, _ALIGNMENT = len(layout.SAMPLINGS), layout.ALIGNMENT
-# Offsets in a container's header of the checksums of index, segment table and payload; then of the checksum of the
-# extras.
+# Offsets in a container's header: _SUMS, of the checksums of index and attachment table, segment table, and payload;
+# _EXTRAS_CRC, of the checksum of the extras.
 _SUMS, _EXTRAS_CRC = (32, 36, 44), 40
 # Results of the kernel for a sound container without extras, and with extras. In the second case, the caller must still
 # check the size that the extras' frame states.
@@ -99,7 +99,10 @@ def _checksum(crc, at, size):
 
 @device_function
 def _check(at, row, ordinal, fields, crc):
-    """Check a container of ``SEALED`` or more bytes by its header; return 0 if it is damaged, _SOUND or _EXTRAS."""
+    """Check a container at address ``at`` by its header, index row and ordinal; return 0 (damaged), _SOUND or _EXTRAS.
+
+    The container has at least ``SEALED`` bytes, and all bytes that the index row states.
+    """
     size, records = _u32(row + 16), _u32(row + 20)
     if _u32(at) != _MAGIC or _u32(at + _CRC) != _u32(row + 24) or _checksum(crc, at, _CRC) != _u32(at + _CRC):
         return 0
@@ -131,7 +134,10 @@ def _check(at, row, ordinal, fields, crc):
 
 @device_function
 def _check_entries(at, records, attachments, payload, segments, extras_raw):
-    """Check index entries: images and attachments must lie in order in the payload, segments and extras must exist."""
+    """Return 0 if an index entry is wrong, else _SOUND or _EXTRAS, depending on whether the container has extras.
+
+    Images and attachments must lie in order in the payload; segments and extras must lie within their sections.
+    """
     begin, last = payload
     extras_end, result = np.int64(0), _EXTRAS if extras_raw > 0 else _SOUND
     for k in range(records):
@@ -163,7 +169,7 @@ class SoundReader:
 
     Args:
         root: the folder of the dataset.
-        rows, ordinals: the dataset's index, and the ordinal in its file of each row's container.
+        rows, ordinals: the dataset's index; and for each row, the index of its container among its file's containers.
         fields: names of the attachments.
     """
 
@@ -174,7 +180,7 @@ class SoundReader:
         self._crc = crc32c_address()
         # Compile or load the kernel here instead of in a thread that reads.
         compile_kernel(read_and_check)
-        self._sizes: dict[str, int] = {}  # bytes of each file, by path
+        self._sizes: dict[str, int] = {}  # size of each file in bytes, by path
 
     def read(self, numbers: Sequence[int], allocate: Allocate) -> list[Container | None]:
         """Read and check the containers ``numbers``; return for each the container, or None if damaged or missing."""

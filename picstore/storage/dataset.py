@@ -105,7 +105,7 @@ class Dataset(Sequence[Record]):
         if self.references is not None and cache is not None:
             raise UsageError(f"{where} is an index, whose images a cache does not keep; convert it")
         self._joined: tuple[Dataset, ...] = ()  # the datasets that this dataset joins; empty if it joins none
-        self._ids_end: int | None = None  # result of ``_find_ids_end``; None before its first call
+        self._ids_end: int | None = None  # number above all ids, from ``_find_ids_end``; None before its first call
         containers = ContainerReader(where, rows, manifest.attachments, cache=local, references=self.references)
         self._set_containers(containers)
         self._set_manifest(manifest, unsaved)
@@ -115,7 +115,7 @@ class Dataset(Sequence[Record]):
         self.path: Root = containers.root
         self.rows = containers.rows
         self._columns: KeptColumns = {}
-        self._selected: U8 | None = None  # ``SelectedRecords.bits`` of a selection
+        self._selected: U8 | None = None  # ``SelectedRecords.bits`` if this dataset is a selection, else None
 
     def _set_manifest(self, manifest: Manifest, unsaved: FileBytes) -> None:
         """Set another manifest of the same containers; ``unsaved`` holds .npy files of its unsaved edits, by name."""
@@ -178,7 +178,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def identity(self) -> str:
-        """Name of the dataset in the state of a loader: ``order_uuid``, and for a selection a hash of its records."""
+        """Name of the dataset in a loader's saved state: ``order_uuid``, and for a selection a hash of its records."""
         if not isinstance(self.live, SelectedRecords):
             return self.order_uuid
         return f"{self.order_uuid}, selection {self.live.digest}"

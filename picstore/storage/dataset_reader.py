@@ -70,7 +70,7 @@ class ContainerReader:
         self.root, self.rows, self.fields = root, read_only(rows), fields
         self.cache = cache
         self._references = references
-        # Change of ids and labels if this dataset is part of a joined dataset; else None.
+        # Change of the records' ids and labels if this dataset is part of a joined dataset; else None.
         self._shift: RecordShift | None = None
         self._ordinals = ordinals_of(rows)
         self._sound: SoundReader | None = None
@@ -113,7 +113,7 @@ class ContainerReader:
         return reader
 
     def stream_source(self, stream: int) -> tuple[Root, int, RecordShift]:
-        """Return a stream's dataset folder, the stream's number in that folder, and the shift of its records."""
+        """Return the dataset folder that holds a stream, the stream's number there, and the shift of its records."""
         return self.root, stream, self._shift or NO_SHIFT
 
     def container_ref(self, number: int) -> ContainerRef:
@@ -124,7 +124,7 @@ class ContainerReader:
         return ContainerRef(name, int(row["offset"]), stream, file, int(self._ordinals[number]))
 
     def held_bytes(self, number: int) -> int:
-        """Return the bytes of memory that a container takes once it is read, including the images of an index."""
+        """Return the bytes that a container takes in memory, including images that an index's container refers to."""
         return int(self.rows["size"][number]) + int(self.rows["referenced"][number])
 
     def read(self, number: int, *, allocate: Allocate = fresh) -> Container:
@@ -186,7 +186,7 @@ class ContainerReader:
         return [done.get(number) or self.read_whole(number, allocate) for number in numbers]
 
     def _read_sound(self, reader: SoundReader, numbers: Sequence[int], allocate: Allocate) -> dict[int, Container]:
-        """Read whole containers with the kernel; return the sound containers by number, and leave out all others."""
+        """Read whole containers with the compiled kernel; return those that are undamaged, by container number."""
         found = {
             number: container
             for number, container in zip(numbers, reader.read(numbers, allocate), strict=True)
@@ -228,8 +228,9 @@ class ContainerReader:
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
         """Read only the ``wanted`` records, bool (records,), of a container, and only needed rows of large images.
 
-        For all other records, bytes may be missing and ``good`` is meaningless. The container without its payload is
-        kept as by :meth:`index`. If it is faster, the whole container is read, from the cache if there is one.
+        For all other records, bytes may be missing and the container's ``good`` is meaningless. The container without
+        its payload stays in memory, as :meth:`index` describes. If reading the whole container is faster, it is read
+        whole, from the cache if there is one.
         """
         if self._references is not None:
             return self._read_references(number, self._references, wanted=wanted)
@@ -237,7 +238,7 @@ class ContainerReader:
         if tables.read is None:  # The container's header is damaged, so ``index`` has read the whole container.
             return tables
         if attachments:
-            _ = tables.extras  # Decompress the extras for later records too.
+            _ = tables.extras  # Decompress before copying ``tables``, so that ``tables`` keeps the extras if small.
         container = tables.without_payload()
         tables.release_extras(above=_KEPT_EXTRAS)
         rows_of = rows_of if self._has_large_images(number) else whole_images
@@ -256,7 +257,7 @@ class ContainerReader:
             except Damage:
                 container = self.read(number)
             self._indexes[number] = container
-            # Other containers without payload have similar sizes, so this size determines how many are kept.
+            # Containers without payload have similar sizes, so the size of this container tells how many fit.
             held = len(container.buffer) + min(container.extras_size, _KEPT_EXTRAS)
             while len(self._indexes) > max(1, _CACHED_BYTES // held):
                 self._indexes.popitem(last=False)
@@ -351,7 +352,7 @@ class ContainerReader:
         return None
 
     def read_whole(self, number: int, allocate: Allocate = fresh) -> Container | Damage:
-        """Read a whole container, or return a copy of the error without its traceback, which keeps buffers alive."""
+        """Read a whole container, or return its Damage, without a traceback, which would keep buffers alive."""
         try:
             return self.read(number, allocate=allocate)
         except Damage as error:
@@ -402,5 +403,5 @@ class ContainerReader:
 
 
 def _read_nothing(begin: int, size: int) -> memoryview:
-    """Stand in for ``Container.read`` in a container whose payload is not in memory; this must not be called."""
+    """Raise AssertionError; as ``Container.read``, this function marks a payload that is not read yet."""
     raise AssertionError((begin, size))

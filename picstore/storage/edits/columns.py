@@ -53,14 +53,14 @@ class Column:
         return values
 
     def of(self, ids: I64) -> tuple[I64, Values]:
-        """Return those of the ``ids`` that have a value, and their values."""
+        """Return the ids, among ``ids``, of the records that have a value in the column, and these values."""
         indices, found = self.find_ids(ids)
         if self.ends is not None:
             return ids[found], [self._text(index) for index in indices[found]]
         return ids[found], self.values[indices[found]]
 
     def missing_values(self, count: int) -> Values:
-        """Return placeholders, NaN, -1 or None, for ``count`` records without a value."""
+        """Return ``count`` placeholders for missing values: NaN for floats, -1 for integers, None for strings."""
         if self.ends is not None:
             return [None] * count
         missing = np.nan if self.values.dtype.kind == "f" else -1
@@ -68,7 +68,7 @@ class Column:
 
     def get(self, id_: int) -> Any:
         """Return the value of one record: a str, int, float or array; None if the record has no value."""
-        # Columns hold ids as int64, in which ids from 2**63 on are negative.
+        # Convert an id from 2**63 on to the negative int64 by which columns represent it.
         indices, found = self.find_ids(np.array([id_]).astype(np.int64))
         if not found[0]:
             return None

@@ -27,7 +27,7 @@ from picstore.storage.location.regular_file import open_regular
 from picstore.storage.location.resolve import EDITS, INDEX, Root, WritableLocation, read_at
 
 _MAGIC = b"\x93NUMPY\x01\x00"
-_MAX_HEADER = 4096  # bytes; NumPy writes headers of 128
+_MAX_HEADER = 4096  # largest number of bytes of a .npy file's header to parse; NumPy writes 128
 _HEADER = re.compile(
     rb"\{'descr': '(<i8|<f[248]|\|u1)', 'fortran_order': False, 'shape': \((\d{1,18}(?:, \d{1,18}){0,30}),?\), \}\s*"
 )
@@ -51,7 +51,7 @@ def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
 
 
 def own_edits_folder(root: WritableLocation) -> WritableLocation:
-    """Return a dataset's folder of edits; raise UsageError if it is a symbolic link, which edits would follow."""
+    """Return a dataset's folder ``edits/``; raise UsageError if it is a symbolic link, to not write to its target."""
     folder = root / EDITS
     if isinstance(folder, Folder) and folder.path.is_symlink():
         raise UsageError(f"{folder} is a symbolic link; replace it by a folder of the same files to edit {root}")

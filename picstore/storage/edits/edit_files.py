@@ -27,7 +27,7 @@ KeptColumns = dict[NpyFile, Column]
 
 
 class EditFiles:
-    """Edits of a dataset's version, immutable; reads the edits' files, and builds the edits of the next version.
+    """Edits of one version of a dataset: reads their files, and builds the edits of the next version; immutable.
 
     Args:
         root: folder of the dataset.
@@ -99,12 +99,12 @@ class EditFiles:
         return replace(self.edits, columns=tuple(entries[name] for name in sorted(entries))), files
 
     def all_columns(self) -> tuple[Edits, FileBytes]:
-        """Return the edits of a copy that keeps all columns and has no deletions, and the columns' files by name."""
+        """Return the edits of a copied dataset with all columns and no deletions, and the columns' files by name."""
         edits = Edits(columns=self.edits.columns)
         return edits, {each.file: self._read_bytes(each) for each in edits.npy_files}
 
     def columns_of(self, ids: I64) -> tuple[Edits, FileBytes]:
-        """Return the edits of a copy that has only the records ``ids``, and the bytes of new files by name.
+        """Return the edits of a copied dataset that has only the records ``ids``, and the bytes of new files by name.
 
         Each column of the copy holds the values of these records; a column without any such value is left out.
         """

@@ -35,7 +35,7 @@ class LiveRecords:
 
     @classmethod
     def from_deleted(cls, records: npt.ArrayLike, deleted: npt.NDArray[np.integer], *, file: str) -> LiveRecords:
-        """Build the object, given each container's number of records; raise Corrupt unless ``deleted`` is ascending."""
+        """Build the object from the containers' record counts; raise Corrupt if ``deleted`` is not ascending."""
         starts: I64 = np.concatenate(([0], np.cumsum(records, dtype=np.int64)))
         if deleted.ndim != 1 or deleted.dtype.kind != "i":
             raise Corrupt("the tombstones are not a list of integers", file)
@@ -73,7 +73,7 @@ class LiveRecords:
         return numbers + np.searchsorted(self.before, numbers, side="right")
 
     def find(self, numbers: I64) -> tuple[I64, I64]:
-        """Return, for each position among the live records, the record's container, and its record number there."""
+        """Return, for each position among the live records, the record's container, and its index in the container."""
         stored = self.to_stored(numbers)
         containers: I64 = np.searchsorted(self.starts, stored, side="right") - 1
         return containers, stored - self.starts[containers]

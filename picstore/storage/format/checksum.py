@@ -29,13 +29,13 @@ def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
 
         function = ctypes.CDLL(_crc32c.__file__).crc32c_extend
     except (ImportError, OSError, AttributeError):
-        # google-crc32c is missing or has no C extension. Imported here, because this import loads LLVM.
+        # google-crc32c is missing or has no C extension. Import picstore's own only now, because that loads LLVM.
         from picstore.kernels.crc32c import compile_crc32c
 
         own = compile_crc32c()
         return lambda data: own(0, *_place(data)), own
     function.argtypes, function.restype = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint32
-    # google-crc32c's ``extend`` takes no memoryview, but an array over the same bytes, which needs no copy.
+    # ``extend`` rejects a memoryview, but accepts an array, which can share a memoryview's bytes without a copy.
     as_array = np.frombuffer
     return (
         lambda data: int(extend(0, data if isinstance(data, np.ndarray) else as_array(data, np.uint8))),
@@ -78,7 +78,10 @@ def combine_crcs(crcs: U32, lengths: I64) -> int:
 
 
 def combine_runs(crcs: U32, lengths: I64, starts: I64) -> U32:
-    """Return the CRC-32C, uint32 (n,), of each of n runs of consecutive byte strings; run i begins at ``starts[i]``."""
+    """Return the CRC-32C, uint32 (n,), of n runs of adjacent byte strings; the i-th run begins at string ``starts[i]``.
+
+    ``crcs`` and ``lengths`` hold the CRC-32C and number of bytes of each string.
+    """
     ends = np.cumsum(lengths)
     last = np.append(starts[1:], len(crcs)) - 1
     after = np.repeat(ends[last], np.diff(starts, append=len(crcs))) - ends
@@ -91,9 +94,9 @@ def combine_runs(crcs: U32, lengths: I64, starts: I64) -> U32:
 
 
 def _apply(operators: U32, crcs: U32) -> U32:
-    """Apply to each of n CRCs a linear map of its own.
+    """Map each of n CRCs by a linear map of its own, and return the results, uint32 (n,).
 
-    Row i of ``operators``, uint32 (n, 32), holds the results of map i for each single bit.
+    Row i of ``operators``, uint32 (n, 32), is the map of CRC i: the results for the numbers 1, 2, 4, …, 2**31.
     """
     product: U32 = np.bitwise_xor.reduce((crcs[:, None] >> _BITS & 1) * operators, axis=1)
     return product
@@ -101,10 +104,10 @@ def _apply(operators: U32, crcs: U32) -> U32:
 
 @cache
 def _zero_byte_operators() -> U32:
-    """Compute the linear maps f, below, for zero bytes: uint32 (8, 16, 32), whose map (k, d) is for d * 16**k bytes.
+    """Compute linear maps of CRCs, uint32 (8, 16, 32); the map (k, d) is for appending d * 16**k bytes.
 
     Appending a string b to bytes with CRC c gives the CRC f(c) ^ crc32c(b), where f is linear and depends only on b's
-    length. For one zero bit, f is a shift to the right, and XOR with RFC 3720's reflected polynomial if a 1 drops out.
+    length. For one bit, f is a shift to the right, and XOR with RFC 3720's reflected polynomial if a 1 drops out.
     """
     identity = np.uint32(1) << _BITS
     step = identity
@@ -130,7 +133,7 @@ def masked(crc: int) -> int:
 
 
 def entry_crcs(table: Table) -> U32:
-    """Compute the masked CRC-32C of each table entry, without its last four bytes (its CRC), in the table's shape."""
+    """Compute the :func:`masked` CRC-32C of each table entry except the four bytes at its end, which store that CRC."""
     size = table.dtype.itemsize
     raw = memoryview(table.tobytes())
     crcs = [masked(crc32c(raw[k : k + size - 4])) for k in range(0, len(raw), size)]

@@ -137,7 +137,7 @@ class Container:
         A few KB of a hostile container decompress to 256 MiB, so readers that need no extras must not use this
         property.
         """
-        # Kept in a local variable, because another thread may release the extras at any moment.
+        # Use a local variable, because another thread may set ``self._extras`` to None at any moment.
         extras, frame = self._extras, self.extras_frame
         if extras is None and frame is not None:
             extras = _decompress(frame, self.extras_size)
@@ -181,7 +181,7 @@ class Container:
             lengths = np.array([len(piece) for piece in pieces])
             moved = np.cumsum(lengths) - lengths - index["segment_first"]
             table = np.concatenate(pieces)
-            # The difference may be negative, but the sum modulo 2**32 is right.
+            # ``moved`` may be negative; conversion and addition modulo 2**32 then subtract as they should.
             index["segment_first"] += moved.astype(np.uint32)
             held["segment_first"] += moved.astype(np.uint32)
         extracted = replace(
@@ -206,7 +206,7 @@ class Container:
             self._extras = None
 
     def mark_lost(self, k: int, what: str, offset: int) -> None:
-        """Mark record ``k`` as lost because of damage at ``offset`` in the container."""
+        """Mark record ``k`` as lost because of the problem ``what`` at byte ``offset`` of the container."""
         self.add_loss(k, Corrupt(what, *self.locate(offset)))
 
     def add_loss(self, k: int, cause: Damage) -> None:
@@ -216,7 +216,7 @@ class Container:
         self.damage.append(cause)
 
     def mark_extras_damaged(self) -> None:
-        """Add damage of the extras to ``damage``, and set ``extras_frame`` to None."""
+        """List the extras' damage in ``damage``, and set ``extras_frame`` to None, which stands for damaged extras."""
         self.extras_frame = None
         text = f"the extras of container {self.ref.ordinal} are damaged, the images are not"
         self.damage.append(self.ref.corrupt(text))
@@ -259,7 +259,7 @@ class Container:
         )
 
     def stored_rows(self, k: int) -> StoredRows | None:
-        """Return ends and checksums of the tile rows of record ``k``, computed once; None if either is missing."""
+        """Return where tile rows of record ``k``'s image end, and their checksums; None if either cannot be told."""
         if k not in self.tile_rows:
             crcs = stored_checksums(self.index, self.segments, k)
             ends = None if crcs is None else row_ends(self.info(k), int(self.index["length"][k]))

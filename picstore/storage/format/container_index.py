@@ -22,7 +22,7 @@ _TAIL_SIZE = 4096  # bytes to read first from a file's end; enough for the trail
 
 @dataclass(frozen=True, slots=True)
 class FileSummary:
-    """Facts about a file that manifest and index state; ``footer`` is FOOTER_ROW (containers,), ``crc`` its CRC-32C."""
+    """Facts about a file of containers, ``size`` in bytes; ``footer`` is FOOTER_ROW (containers,), ``crc`` its CRC."""
 
     stream: int
     file: int
@@ -104,7 +104,7 @@ def ordinals_of(rows: Table) -> U32:
 
 
 def index_file(rows: Table) -> bytes:
-    """Serialize an index, as header and rows."""
+    """Return the bytes of an index file, ``picstore.idx``: a header, then the rows."""
     raw = rows.tobytes()
     header = layout.IndexHeader(
         layout.FORMAT_VERSION, layout.INDEX_ROW.itemsize, len(rows), int(rows["records"].sum()), crc32c(raw)

@@ -27,7 +27,7 @@ from picstore.storage.location.resolve import Where, file_name, locate_writable
 def packed_size(records: int, *, attachments: int, segments: int, extras: int, payload: int) -> int:
     """Return an upper bound of a container's size in bytes, with padding, that holds even if extras do not compress."""
     entries = records * (layout.ENTRY.itemsize + attachments * layout.ATTACHMENT.itemsize)
-    frame = extras + (extras >> 8) + 64 if extras else 0  # zstd's bound for incompressible data
+    frame = extras + (extras >> 8) + 64 if extras else 0  # zstd's upper bound of a frame with incompressible data
     return layout.aligned(layout.SEALED + entries + segments * layout.SEGMENT.itemsize + frame + payload)
 
 
@@ -82,8 +82,8 @@ def _index(
 ) -> tuple[bytes, bytes, list[Buffer], int]:
     """Return a container's index, attachment table, payload as a list of images and attachments, and payload CRC.
 
-    ``at`` is the offset of the payload in the container. ``behind``, int64 (n, 2), holds each record's numbers of
-    segment-table entries for row checksums and for entry points.
+    ``at`` is the offset of the payload in the container. ``behind``, int64 (n, 2), counts the segment-table entries
+    that follow a record's segment lengths: those for row checksums, and those for entry points.
     """
     index = np.zeros(len(records), dtype=layout.ENTRY)
     table = np.zeros((len(records), len(fields)), dtype=layout.ATTACHMENT)
@@ -115,7 +115,7 @@ def _index(
 
 
 def _starts(lengths: Array) -> I64:
-    """Return the offset of each of n adjacent items, such as images, from the first, given their lengths."""
+    """Return the distance from the first of n adjacent items, such as images, to each item, given their lengths."""
     ends = np.cumsum(lengths, dtype=np.int64)
     return ends - lengths
 

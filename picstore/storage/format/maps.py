@@ -43,7 +43,7 @@ _PNG_FORMS = dict.fromkeys(((3, 1), (3, 2), (3, 4), (3, 8), (0, 8)), ("uint8", 1
 }
 # Pillow's mode of a map that may be written as PNG, by dtype and number of channels.
 _PNG_MODES = {("uint8", 1): "L", ("uint16", 1): "I;16", ("uint8", 3): "RGB", ("uint8", 4): "RGBA"}
-# zstd level of blocks. Smooth depth takes 1 % more bytes than as PNG with level 5, 14 % more with level 3.
+# Level at which zstd compresses blocks: a map of smooth depth takes 1 % more bytes than as PNG; at level 3, 14 % more.
 _LEVEL = 5
 _PNG_KEPT = (b"PLTE", b"IDAT", b"IEND")
 
@@ -129,9 +129,10 @@ def can_hold(dtype: np.dtype[Any], value: float) -> bool:
 def encode_map(values: Array) -> bytes:
     """Encode a map, (h, w, channels) of a dtype in ``DTYPES``, as blocks of rows or, if PNG fits better, as PNG.
 
-    uint8 of 1, 3 or 4 channels is written as PNG. uint16 of 1 channel is written as PNG if differences to the left
-    neighbor compress worse than the values themselves, as those of masks and sparse depth, whose blocks would take 1.3
-    to 1.7 times the bytes. Other depth decodes 3 times as fast from blocks of as many bytes.
+    A map of uint8 with 1, 3 or 4 channels is written as PNG. A map of uint16 with 1 channel is written as PNG if its
+    values compress better than their differences from left neighbors, which blocks hold. This is so for masks and
+    sparse depth, whose blocks would take 1.3 to 1.7 times the bytes. Smooth depth takes about as many bytes in blocks
+    as in a PNG, and decodes 3 times as fast.
     """
     height, width, channels = values.shape
     fits_png = (values.dtype.name, channels) in _PNG_MODES
@@ -281,7 +282,7 @@ def _decompress(frame: memoryview, size: int) -> bytes:
     try:
         decompressor = ZstdDecompressor()
         planes: bytes = decompressor.decompress(frame, size)
-        # An empty call reads the end of a frame whose content was already returned.
+        # If ``size`` bytes were returned before the frame's end was read, this call reads the end, and any excess byte.
         rest = b"" if decompressor.eof else decompressor.decompress(b"", 1)
     except ZstdError as error:
         raise ImageError(f"is damaged: {error}") from error
@@ -293,13 +294,13 @@ def _decompress(frame: memoryview, size: int) -> bytes:
 def _decode_png(blob: bytes, span: tuple[int, int]) -> Array:
     """Decode the rows ``span`` (first row, last row + 1) of a PNG.
 
-    Pillow gets a PNG that ends with the last of these rows.
+    To save time, Pillow decodes a shortened PNG, which ends with the last of these rows.
     """
     from PIL import PngImagePlugin  # Imported only here, because few records have maps.
 
     top, bottom = span
     try:
-        # This class is called directly, because ``Image.open`` rejects images of more than 179 million pixels.
+        # Call Pillow's PNG class directly, because ``Image.open`` rejects images of more than 179 million pixels.
         with PngImagePlugin.PngImageFile(io.BytesIO(_png_of_rows(blob, bottom))) as image:
             values = np.asarray(image)
     except Exception as error:  # Pillow raises errors of many classes.

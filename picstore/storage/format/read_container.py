@@ -24,7 +24,8 @@ from picstore.storage.format.zstd import ZstdError, get_frame_info
 from picstore.storage.location.resolve import Location, Where, file_name, locate, read_at
 
 ParsedHeader: TypeAlias = "tuple[layout.ContainerHeader, Damage | None]"
-# Bytes to read at a time in a search; one request per block of 4 KiB would take minutes in an object store.
+# Bytes to read at a time when a damaged file is searched for containers, which begin at multiples of 4 KiB. In an
+# object store, a request for each 4 KiB would take minutes.
 _WINDOW = 1 << 20
 
 
@@ -149,7 +150,7 @@ def _check_index(container: Container, header: layout.ContainerHeader | None) ->
     ends = starts + lengths
     bad |= ((starts < first) | (ends > last)).any(axis=1)
     if (starts[~bad].ravel()[1:] < ends[~bad].ravel()[:-1]).any():
-        # All other entries have the right CRC, but two entries claim the same bytes, so picstore did not write them.
+        # Two entries with right CRCs claim the same bytes of the payload, so picstore did not write this index.
         bad[:] = True
     bad |= (index["width"] == 0) | (index["height"] == 0) | (index["sampling"] >= len(layout.SAMPLINGS))
     if bad.any():
@@ -227,7 +228,7 @@ def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str
             ref = ContainerRef(name, offset, stream, file, header.ordinal)
             container = unpack_container(buffer, ref=ref, fields=fields)
         except Damage:
-            pass  # Try the next aligned block.
+            pass  # Search on from the next multiple of 4 KiB.
         else:
             yield container
             step = header.size
@@ -235,7 +236,10 @@ def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str
 
 
 def _find_magic(path: Location, offset: int, size: int, name: str) -> int:
-    """Return the offset of the next block with a container's magic number and room for a header; else ``size``."""
+    """Search a file from ``offset`` on for a container's magic number at a multiple of 4 KiB; return its offset.
+
+    If there is none with room for a header behind it, return ``size``, the file's size.
+    """
     while offset + SEALED <= size:
         window = read_at(path, offset, min(_WINDOW, size - offset), file=name)
         for at in range(0, len(window) - SEALED + 1, ALIGNMENT):

@@ -12,8 +12,8 @@ from picstore.arrays import U8, U16
 from picstore.errors import Corrupt, ImageError, UsageError
 from picstore.storage.format.layout import SAMPLINGS, SEGMENT
 
-MAX_EXTRA = 1 << 24  # bytes of a record's extra as JSON
-# Built once, because ``json.dumps`` with these options would build an encoder in each call.
+MAX_EXTRA = 1 << 24  # largest number of bytes of a record's extra as JSON
+# The encoder is kept, because each call of ``json.dumps`` with these options would build a new encoder.
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 NO_SEGMENTS: U16 = np.empty(0, dtype=SEGMENT)
 
@@ -42,7 +42,7 @@ class ImageInfo:
     segments: U16 = field(default_factory=lambda: NO_SEGMENTS, compare=False)
     foreign: bool = False
     entry_points: U16 | None = field(default=None, compare=False)
-    encode_path: str = field(default="", compare=False)  # Not compared, because a JPEG does not state it.
+    encode_path: str = field(default="", compare=False)  # Not compared: an ImageInfo parsed from a JPEG lacks it.
 
     def __post_init__(self) -> None:
         if not (0 < self.width < 1 << 16 and 0 < self.height < 1 << 16):

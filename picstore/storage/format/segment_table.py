@@ -52,7 +52,7 @@ def points_of_segment(interval: int, step: int) -> int:
 
 
 def entries_of(entry: Any, table: U16) -> slice:
-    """Return the slice of the segment table that holds a record's segment lengths, row checksums and entry points."""
+    """Return the slice of all of a record's entries in the segment table: lengths, row checksums and entry points."""
     first, found = int(entry["segment_first"]), find_entry_points(entry, table)
     end = first + int(entry["segment_count"]) + checksum_entries(entry) if found is None else found.stop
     return slice(first, end)
@@ -152,7 +152,8 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
         last = np.cumsum([len(piece) for piece in bounds]) - 1
         first = np.append(0, last[:-1] + 1)
         joined = np.concatenate(bounds)
-        # Sizes in bytes of all rows. The first difference of each image is meaningless; its header's size replaces it.
+        # Bytes of each requested row, as differences of ends. The first difference of each image spans two images;
+        # the size of the image's header, whose checksum comes first, takes its place.
         sizes = np.diff(joined, prepend=0)
         sizes[first] = headers[there]
         found.begins[there], found.ends[there] = joined[first], joined[last]
@@ -197,13 +198,13 @@ def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
     if known is not None and len(known) == count and known[0] == step:
         return known
     made = compute_entry_points(jpeg, step)
-    # If the number of entries differs, the index contradicts the JPEG.
+    # Another number of entries means that the JPEG contradicts ``info``.
     return made if len(made) == count else NO_SEGMENTS
 
 
 def compute_entry_points(jpeg: Buffer, step: int) -> U16:
     """Compute the entries of :func:`entry_points` by parsing a JPEG; entry points are ``step`` MCUs apart."""
-    # Imported here, because the import loads kernels.
+    # Imported only here, because the import loads numba and kernels, which reading a dataset may not need.
     from picstore.jpeg.transcode import find_entry_points as read_entry_points
 
     points = read_entry_points(memoryview(jpeg), step)

@@ -26,10 +26,10 @@ logger = logging.getLogger("picstore")
 TELL_AFTER = 10.0
 # Smallest number of seconds between two messages that a store is silent, because all threads may wait for one store.
 _TELL_AGAIN = 60.0
-_told = -math.inf  # time.monotonic() at which this process last logged that a store is silent
+_told = -math.inf  # ``time.monotonic()`` of this process's latest log message that a store is silent
 
-# Number of bytes to take from an answer at a time. Bytes arrive in pieces of 8 KiB; handling each separately would take
-# Python 10 ms for 8 MiB.
+# Smallest number of bytes to take from an answer at a time. Bytes arrive in pieces of 8 KiB; if Python handled each
+# piece separately, 8 MiB would take 10 ms longer.
 _PIECE = 1 << 20
 
 
@@ -72,7 +72,7 @@ class Retries:
             wait = min(self.longest, random.uniform(self.first, self.base * wait))  # noqa: S311
 
     def config(self) -> dict[str, Any]:
-        """Return obstore's configuration for this rule."""
+        """Return the rule as the options by which obstore configures a client's retries."""
         backoff = {
             "init_backoff": timedelta(seconds=self.first),
             "max_backoff": timedelta(seconds=self.longest),
@@ -84,9 +84,8 @@ class Retries:
 def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | None = None) -> T:
     """Call ``request`` until it does not raise Unreachable, and return its result.
 
-    Raise the last Unreachable if ``waits`` is exhausted.
-
-    ``waits`` yields the seconds between calls. ``since`` is ``time.monotonic()`` of the store's last bytes, or now.
+    ``waits`` yields the seconds to wait between calls; once it is exhausted, raise the last Unreachable. ``since`` is
+    the ``time.monotonic()`` from which :func:`wait` counts the store's silence for its log message; by default now.
     """
     began = time.monotonic() if since is None else since
     while True:
@@ -166,11 +165,11 @@ class Download:
                 failure = error
             if self._at == self.end:
                 return
-            if self._at > before:  # Bytes have arrived, so begin again with short waits.
+            if self._at > before:  # The answer had bytes, so the store works: the next waits begin short again.
                 self._waits = self._retries.waits(self._until)
                 self._alive = time.monotonic()
             self._resume(failure)
-            # Pieces may now have any size, so that even an answer that is soon cut short makes progress.
+            # After a failure, take pieces of any size, so that bytes of an answer that is soon cut short are not lost.
             least = 1
 
     def fill(self, memory: memoryview) -> None:
