@@ -36,8 +36,8 @@ class BatchForm(ABC):
     decoded = False
     reduces = True
     mapped = False
-    # Between these bounds, each thread gets one task of a batch, so that all threads finish together. A task of 16
-    # images takes 10 ms; a task of any size holds the GIL for 0.1 ms if caches are cold.
+    # If a thread's share of a batch lies between these bounds, it is one task, so that all threads finish together. A
+    # task of 16 images takes 10 ms; a task of any size holds the GIL for 0.1 ms if caches are cold.
     task = 16, 64
 
     def load_filler(self, spec: PipelineSpec) -> Filler:
@@ -73,7 +73,7 @@ class BatchForm(ABC):
         return [range(k, min(k + size, count)) for k in range(0, count, size)]
 
     def _views(self, output: OutputSpec) -> int:
-        """Return the number of images that each record counts as when batches are divided into tasks."""
+        """Return for how many images one record counts in the size of a task: by default, for its number of views."""
         return output.view_count
 
 
@@ -108,7 +108,7 @@ class Pixels(BatchForm):
 class Streams(BatchForm):
     """Form of batches with JPEG streams for nvJPEG, which cannot downscale.
 
-    Each stream is cut to the tiles that views show.
+    Each image's stream is cut to the tiles (rectangles of the JPEG) that the image's views show.
     """
 
     reduces = False
@@ -129,7 +129,7 @@ class Streams(BatchForm):
 
 
 class Segments(BatchForm):
-    """Form of batches with rows of JPEGs' tiles, and descriptions of their segments, for picstore's GPU kernels."""
+    """Form of batches for picstore's GPU kernels: rows of JPEGs' tiles, and descriptions of their restart segments."""
 
     mapped = True
     # Tasks are larger than for pixels: describing an image's tiles takes 1/200 of the time to decode and augment it.

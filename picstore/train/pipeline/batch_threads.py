@@ -40,7 +40,7 @@ from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetc
 from picstore.train.pipeline.stats import StatsCounter
 
 AHEAD = 3  # Maximum number of batches, filled or being filled, that the consumer has not taken.
-# Maximum number of further batches whose containers are read in advance, if the budget allows.
+# Maximum number of batches after those AHEAD batches whose containers are read in advance, if the budget allows.
 MAX_REQUESTS = 32
 
 
@@ -62,7 +62,7 @@ class Pipeline:
         buffers: buffers shared with earlier epochs, so that all epochs reuse the same pages.
 
     Attributes:
-        drained: whether all requests have been drawn.
+        drained: whether all of ``requests`` have been drawn.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class Pipeline:
         self._requests, self._spec, self._form = requests, spec, FORMS[spec.output.form]
         self._buffers = buffers or BufferPools()
         self._counter = counter or StatsCounter()
-        # A bound method of this object would be a reference cycle, which keeps an unused pipeline in memory.
+        # Not a bound method of this object, which would be a reference cycle, and keep an unused pipeline in memory.
         read = partial(read_containers, spec, self._buffers, self._counter)
         readers = max(source.dataset.containers.readers for source in spec.sources)
         self._prefetcher = Prefetcher(read, budget=spec.resources.budget, readers=readers)
         self._aside = SetAside()
         self._decoders = ThreadPool(spec.resources.threads, "work", yields=True)
-        self._collating = threading.Lock()  # Tokenizers are not thread-safe.
+        self._collating = threading.Lock()  # One thread at a time calls ``collate``: tokenizers are not thread-safe.
         self._filler_class: Future[Callable[..., BatchFiller]] = Future()
         self._queue: SimpleQueue[Future[HostBatch] | BaseException | None] = SimpleQueue()
         self._free_slots = threading.Semaphore(AHEAD)  # Counts the further batches that may be queued.
@@ -104,7 +104,7 @@ class Pipeline:
         try:
             loaded = self._form.load_filler(self._spec)
         except BaseException:
-            self._filler_class.cancel()  # The planner's thread waits for this future.
+            self._filler_class.cancel()  # Wake the planner's thread, which waits for this future.
             raise
         with contextlib.suppress(InvalidStateError):  # ``close`` has cancelled the future meanwhile.
             self._filler_class.set_result(loaded)
@@ -128,7 +128,7 @@ class Pipeline:
             try:
                 raise item
             finally:
-                del item  # Breaks the cycle of error, traceback and frame.
+                del item  # Break the reference cycle of error, traceback and frame.
         return item.result()
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class Pipeline:
             for filling in self._start_batches():
                 self._queue.put(filling)
             self._queue.put(None)
-        except BaseException as error:  # The consumer raises the error.
+        except BaseException as error:  # ``receive`` raises the error for the consumer.
             self._queue.put(error)
 
     def _start_batches(self) -> Iterator[Future[HostBatch]]:
@@ -186,7 +186,7 @@ class Pipeline:
             filling = self._start_filling(ahead.popleft())
             yield filling
             if first:
-                # Reads for later batches would delay the first batch.
+                # Wait here, because reads for later batches would delay the first batch.
                 wait([filling])
                 first = False
 
@@ -196,9 +196,9 @@ class Pipeline:
         self.drained = True
 
     def _all_read(self, futures: Mapping[ContainerKey, Future[ReadResult]]) -> bool:
-        """Return whether all containers in ``futures`` are read by the time at which the kernels are loaded.
+        """Wait until the kernels are loaded; return whether all containers in ``futures`` are read by then.
 
-        Until then no more reads are started, because reads would delay the loading.
+        Meanwhile the planner starts no other reads, because these would delay the loading.
         """
         self._filler_class.result()
         return all(future.done() for future in futures.values())
@@ -207,7 +207,7 @@ class Pipeline:
         """Wait for a batch's containers, gather the records, and hand ranges of records to the decoding threads."""
         with self._counter.timed("waited_on_disk"):
             containers = self._collect(requested)
-        filler_class = self._filler_class.result()  # Gathering needs kernels too.
+        filler_class = self._filler_class.result()  # Wait for the kernels, which ``gather_records`` needs too.
         sources = self._spec.sources
         limit = self._spec.resources.max_pixels
         records = gather_records(requested.request, containers, sources=sources, max_pixels=limit)
@@ -235,14 +235,14 @@ class Pipeline:
                 for number, count in waited.items():
                     key = wanted.source, wanted.epoch, number
                     found[key] = self._aside.take(key, count)
-        # A container's later results hold more records and replace earlier ones: first the records set aside, then
-        # records read alone, then the whole container.
+        # Of several results for one container, keep the one with most records: records read alone replace the records
+        # set aside, and the whole container replaces both.
         for read in sorted(requested.futures, key=lambda read: not read.records):
             found[read.source, read.epoch, read.number] = requested.futures[read].result()
         return found
 
     def _set_aside(self, request: BatchRequest, containers: ReadContainers) -> None:
-        """Copy records that later batches need from containers that lanes (see ``SetAside``) leave after this batch."""
+        """Copy the records that later batches need, from containers in which lanes take no sample after this batch."""
         for wanted in request:
             for run in wanted.leaving:
                 if len(run.records):
@@ -296,7 +296,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    records: I64  # indices of the records in the container, ascending
+    records: I64  # indices in the container of the records set aside, ascending
     samples: int  # Number of samples that later batches take of these records; a record may give several samples.
     held: ReadResult
 
@@ -304,7 +304,7 @@ class _Waiting:
 class SetAside:
     """Records copied from containers that lanes have left, each kept until a batch has taken its last sample.
 
-    A lane is one of the runs of the dataset that batches mix.
+    A lane is one of the parts of an epoch that batches mix; it leaves a container after its last sample there.
     """
 
     def __init__(self) -> None:
@@ -313,14 +313,14 @@ class SetAside:
     def keep(self, key: EpochContainer, container: ReadResult, records: I64, *, attachments: bool) -> None:
         """Copy, from a container, the records that later batches need, and keep the copies.
 
-        If any of the records is damaged, keep the whole container, because another of its records will be the
-        replacement.
+        If any of these records is damaged, keep the whole container, because one of the container's other records will
+        replace the damaged record.
 
         Args:
             records: index in the container of each sample's record; an index may occur more than once.
         """
         samples, earlier = len(records), self._waiting.get(key)
-        if earlier is not None:  # Records of the container were set aside for another lane (run of the dataset).
+        if earlier is not None:  # Another lane (part of the epoch) has set records of this container aside.
             records, samples = np.concatenate((earlier.records, records)), samples + earlier.samples
         records = np.unique(records)
         if not isinstance(container, Damage) and container.good[records].all():

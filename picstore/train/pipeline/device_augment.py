@@ -19,7 +19,7 @@ from picstore.train.transforms.geometry import Geometry
 if TYPE_CHECKING:
     from picstore.train.cuda.decoded import DecodedImages
 
-Images: TypeAlias = "list[torch.Tensor] | DecodedImages"  # (3, h, w) each
+Images: TypeAlias = "list[torch.Tensor] | DecodedImages"  # decoded images of a batch, (3, h, w) each
 
 
 def augment_batches(hosts: Sequence[HostBatch], images: Sequence[Images], output: OutputSpec) -> list[Batch]:
@@ -66,7 +66,7 @@ def augment_views(
     """
     count, sizes = group.count, [len(each) for each in images]
     if len(images) > 1 and group.stacked:
-        from picstore.train.cuda.decoded import DecodedImages  # The module imports Triton.
+        from picstore.train.cuda.decoded import DecodedImages  # imported late, because it imports Triton
 
         ends = np.cumsum([0, *sizes])
         again = np.concatenate([np.tile(np.arange(*two), count) for two in pairwise(ends.tolist())])
@@ -81,7 +81,7 @@ def augment_views(
 def _augment_alone(
     images: Images, places: tuple[I64, I64], params: TransformParams, output: OutputSpec, group: GroupSpec
 ) -> Any:
-    """Resample and color the images of one batch; return a group's views of the batch."""
+    """Resample and color the images of one batch; return the batch's views of ``group``, as `augment_views` does."""
     count, n = group.count, len(images)
     if count > 1:
         again = np.tile(np.arange(n), count)
@@ -114,7 +114,7 @@ def augment_images(
         With ``counts``, a list of one tensor for each batch; else a tensor (n, 3, H, W), or a list of n tensors
         (3, h, w) if the transforms do not fix the size.
     """
-    from picstore.train.cuda.augment import augment  # The module imports Triton.
+    from picstore.train.cuda.augment import augment  # imported late, because it imports Triton
 
     origins, factors = places
     options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last, "factors": factors}

@@ -114,7 +114,7 @@ _MOST_VALUES = 160 << 20
 
 @dataclass(frozen=True)
 class CopyPixels(OneByOne):
-    """Copies decoded batches to a GPU through page-locked memory, so that the host does not wait."""
+    """Copies decoded batches to a GPU through page-locked memory, so that the CPU does not wait for the copies."""
 
     output: OutputSpec
     device: torch.device
@@ -129,7 +129,7 @@ class CopyPixels(OneByOne):
 
 @dataclass(frozen=True)
 class DecodeStreams(OneByOne):
-    """Decodes cut streams with nvJPEG, and augments the images on a device.
+    """Decodes JPEG streams, cut to the needed tiles, with nvJPEG, and augments the images on a device.
 
     An image that does not decode is replaced, or raises Damage if ``strict`` is set.
     """
@@ -206,7 +206,7 @@ class DecodeTiles:
             event = _record_event(self.device)
         except BaseException:
             for each in begun:
-                each.wait()  # The GPU must not read the memory any more when another batch reuses it.
+                each.wait()  # Another batch may reuse the memory, so wait until the GPU no longer reads it.
             raise
         return [partial(each.finish, batch, event) for each, batch in zip(begun, made, strict=True)]
 
@@ -264,7 +264,7 @@ class _BegunTiles:
 
     def _by_slot(self) -> tuple[DecodedImages, I64]:
         """Return the images that the GPU and the CPU have decoded, and the index of each slot's image among them."""
-        from picstore.train.cuda.decoded import DecodedImages  # The module imports Triton.
+        from picstore.train.cuda.decoded import DecodedImages  # imported late, because it imports Triton
 
         number_of, parts = np.arange(len(self._encoded.shown)), [] if self.decoded is None else [self.decoded]
         if self.tensors:
@@ -284,7 +284,7 @@ class _BegunTiles:
 
         The batch is then augmented again with the images from the CPU.
         """
-        from picstore.train.cuda.decode_tiles import explain  # The module imports Triton.
+        from picstore.train.cuda.decode_tiles import explain  # imported late, because it imports Triton
 
         make, host, encoded, tables = self._make, self._host, self._encoded, self.tables
         wrong, broken = self.wait(), {}
@@ -306,7 +306,7 @@ class _BegunTiles:
 
 
 def _decode_on_cpu(encoded: EncodedBatch, tables: SegmentTables, slot: int) -> torch.Tensor:
-    """Decode a slot's tiles on the CPU to (3, h, w), and set their box in ``encoded``; raise ImageError if damaged."""
+    """Decode a slot's tiles on the CPU to (3, h, w); enter their box in ``encoded``. Raise ImageError if damaged."""
     from picstore.train.cpu.decode_crop import decode_held  # imported here, because it is seldom needed
 
     arrays, first = tables.arrays, int(tables.first[slot])
@@ -320,7 +320,7 @@ def _decode_on_cpu(encoded: EncodedBatch, tables: SegmentTables, slot: int) -> t
 
 
 def _check_pixels(image: torch.Tensor, encoded: EncodedBatch, probe: tuple[int, U8, I64]) -> None:
-    """Raise PicstoreError if the GPU's pixels differ from those that the CPU decoded in a box of one image (probe)."""
+    """Raise PicstoreError unless the GPU's pixels in the probe, a box of an image, equal those that the CPU decoded."""
     slot, expected, box = probe
     left, top, right, bottom = box_of_decoded(box, encoded.boxes[slot, :2], int(encoded.factors[slot]))
     if not np.array_equal(image[:, top:bottom, left:right].cpu().numpy(), expected):

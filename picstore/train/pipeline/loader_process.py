@@ -196,7 +196,7 @@ class LoaderProcess:
         """
         if number != self._sequences or not self.running or not self.alive:
             return
-        if not self._between_messages:  # An interrupt may have left half a message.
+        if not self._between_messages:  # An interrupt may have left half a message in the socket.
             self.close()
             return
         try:
@@ -282,13 +282,13 @@ class _MappedBlocks:
 
     def __init__(self) -> None:
         self._mapped: dict[int, Mapping] = {}  # Key: number of the block.
-        self._used: dict[int, int] = {}  # Key: number of a batch in use; value: number of its block.
-        self._freed: list[int] = []  # Numbers of batches whose use has ended.
-        self._parted: set[int] = set()  # Numbers of batches whose memory ``part`` has made private.
+        self._used: dict[int, int] = {}  # Key: serial number of a batch in use; value: that of the batch's block.
+        self._freed: list[int] = []  # Serial numbers of batches of which no array is left.
+        self._parted: set[int] = set()  # Serial numbers of batches whose memory ``part`` has made private.
         _mapped_blocks.add(self)
 
     def find(self, message: Message, receive_descriptor: Callable[[], int]) -> Mapping:
-        """Return the mapping of a message's block; forget freed blocks, which stay mapped while arrays use them."""
+        """Return the mapping of a message's block; forget the blocks that the child freed before the message."""
         for number in message.gone:
             self._mapped.pop(number, None)
         if message.new_size is not None:
@@ -313,7 +313,11 @@ class _MappedBlocks:
         self._freed.append(number)
 
     def take_freed(self) -> tuple[list[int], list[int]]:
-        """Return and forget the freed batches' numbers: batches with reusable blocks, and batches made private."""
+        """Return, and forget, the serial numbers of batches of which no array is left, in two lists.
+
+        The child may fill the blocks of the first list's batches again. The second list's batches were copied to
+        private memory by ``part``, so the child must free their blocks.
+        """
         freed = {self._freed.pop() for _ in range(len(self._freed))}
         parted = freed & self._parted
         self._parted -= parted

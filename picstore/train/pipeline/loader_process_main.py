@@ -50,7 +50,7 @@ _LAST_SECONDS = 3.0
 
 @dataclass(slots=True)
 class _SharedBlock:
-    """A block of shared memory, with a descriptor until the descriptor is sent to the parent."""
+    """A block of shared memory; ``descriptor`` is its file descriptor, or None once that was sent to the parent."""
 
     number: int
     start: int
@@ -96,7 +96,7 @@ class _SharedBlocks:
 
     def find(self, address: int) -> _SharedBlock:
         """Return the block that holds an address."""
-        for block in self._blocks.copy().values():  # Other threads change the dict.
+        for block in self._blocks.copy().values():  # a copy, because other threads change the dict
             if block.start <= address < block.start + block.size:
                 return block
         raise PicstoreError(f"no shared memory holds the address {address}")
@@ -134,7 +134,7 @@ class ProcessServer:
         self._blocks = _SharedBlocks()
         self._buffers = BufferPools(batches=BufferPool(KEPT_BATCHES, allocate=self._blocks.allocate))
         self._counter = StatsCounter()
-        # Batches whose memory the parent may be using, and the addresses of their blocks.
+        # By number of the batch, each batch whose memory the parent may be using, and the address of the batch's block.
         self._sent: dict[int, tuple[HostBatch, int]] = {}
         self._next_number = 0
 
@@ -143,7 +143,7 @@ class ProcessServer:
         spec: PipelineSpec | Exception
         try:
             spec = self._receive()
-        except (PicstoreError, OSError) as error:  # A dataset cannot be opened.
+        except (PicstoreError, OSError) as error:  # A dataset of the received specification cannot be opened.
             spec = error
         except (ImportError, AttributeError) as error:
             text = f"the loader's process cannot import collate or a transform: {error}"
@@ -250,10 +250,10 @@ def main() -> None:
 
 
 class SpanPipelines:
-    """Maker of the batches of spans, with one pipeline for each span.
+    """Maker of the batches of spans (ranges of batches), with one pipeline for each span.
 
     A pipeline starts as soon as the previous pipeline has requested its last containers, because a span's first batch
-    has to wait for a container of each lane, that is, of each run of the dataset that batches mix. For a short time
+    has to wait for a container of each lane, that is, of each part of the epoch that batches mix. For a short time
     both pipelines hold containers, each within the budget.
     """
 
@@ -284,7 +284,7 @@ class SpanPipelines:
         return None
 
     def close(self) -> None:
-        """End all threads."""
+        """End the threads of all pipelines."""
         for each in (self._current, self._next):
             if each is not None:
                 each.close()

@@ -165,7 +165,7 @@ class FillingBatch:
         """Fill the slots of one task, and end the task."""
         try:
             problems = self._fill(slots)
-        except BaseException as error:  # The consumer raises the error.
+        except BaseException as error:  # The future raises the error for the consumer.
             self._errors[slots.start] = error
         else:
             if problems:
@@ -193,10 +193,10 @@ class FillingBatch:
                 finished.cancel()
             else:
                 finished.set_result(batch)
-        except BaseException as error:  # The consumer raises the error.
+        except BaseException as error:  # The future raises the error for the consumer.
             finished.set_exception(error)
         finally:
-            del self._fill, self._complete, finished, errors  # An error's traceback may hold this frame.
+            del self._fill, self._complete, finished, errors  # An error's traceback may keep this frame alive.
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,8 @@ class _Garbage:
         A fork calls this too, because the closing thread and other threads do not exist there.
         """
         self._collecting: set[int] = set()  # ids of the threads in which a collection runs
-        self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()  # Its ``put`` is reentrant.
+        # A SimpleQueue, whose ``put`` is reentrant, because a garbage collection may interrupt another ``put``.
+        self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._lock = threading.Lock()
         self._started = False
 
@@ -299,12 +300,16 @@ class _Garbage:
             while not self._is_idle():
                 with contextlib.suppress(Empty):
                     self._waiting.get(timeout=_IDLE_SECONDS)()
-        except BaseException:  # Threading prints the error.
+        except BaseException:  # The error ends this thread; Python's threading prints it.
             self._started = False
             raise
 
     def _is_idle(self) -> bool:
-        """Return whether the closing thread may end; the order of the checks matters, because a collection may run."""
+        """Return whether the closing thread may end.
+
+        The checks follow an object through a garbage collection, which removes it from ``_open`` and then adds its
+        ``close`` to ``_waiting``.
+        """
         with self._lock:
             idle = next(iter(_open), None) is None and not self._collecting and self._waiting.empty()
             self._started = not idle

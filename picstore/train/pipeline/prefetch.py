@@ -36,7 +36,7 @@ _READERS_WAIT = "t" not in getattr(sys, "abiflags", "")
 
 
 class ContainerKey(NamedTuple):
-    """Key of a read of a whole container, or of some of its records, for an epoch of a source."""
+    """Key of a read in an epoch of a source (dataset): of a whole container or, with ``records``, of some records."""
 
     source: int
     epoch: int
@@ -48,13 +48,13 @@ class ContainerKey(NamedTuple):
 class ContainerUse:
     """A batch's use of a container of ``size`` bytes.
 
-    If not ``needed``, the use only says which lanes no longer need the container. A lane is one of the runs of the
-    dataset that batches mix.
+    If not ``needed``, the use only says which lanes no longer need the container. A lane is one of the parts of an
+    epoch that batches mix.
     """
 
     size: int
-    lanes: set[int] = field(default_factory=set)  # Lanes (runs of the dataset) that read it for the batch.
-    done: set[int] = field(default_factory=set)  # Lanes (runs of the dataset) that leave it after the batch.
+    lanes: set[int] = field(default_factory=set)  # Lanes that give the batch samples of the container, or are ``done``.
+    done: set[int] = field(default_factory=set)  # Lanes that take no sample from the container after the batch.
     needed: bool = True
 
 
@@ -64,15 +64,15 @@ class _HeldContainer:
     size: int  # bytes in storage
     memory: int  # bytes in memory, an estimate until the container is read
     batches: int = 0  # Number of batches that have requested and not released the container.
-    lanes: set[int] = field(default_factory=set)  # Lanes (runs of the dataset) that still read from it.
+    lanes: set[int] = field(default_factory=set)  # Lanes (parts of the epoch) that still read from the container.
 
 
 class Prefetcher:
     """Reader and holder of the containers that lanes are reading or the next batches need, within a budget of bytes.
 
-    Lanes are the runs of the dataset that batches mix. A container is held from the first batch that requests it until
-    every lane that reads it is done with it and every batch that requested it has released it. Batches request in
-    order; any thread may release them in any order.
+    Lanes are the parts of an epoch that batches mix. A container is held from the first batch that requests it until
+    every lane that reads it is done with it and every batch that requested it has released it. Batches request their
+    containers in order; any thread may release the containers of batches in any order.
 
     The memory of an unread container is estimated as its stored size, times the ratio of memory to stored size of the
     source's containers read so far: below 1 if they are read in part. Crops of images of 12 megapixels are then made at
@@ -91,12 +91,12 @@ class Prefetcher:
         self._threads: list[threading.Thread] = []  # all readers, including some that have ended
         self._ending: list[threading.Thread] = []  # readers that found no more work and are about to end
         self._waiting: deque[tuple[ContainerKey, Future[ReadResult]]] = deque()  # Containers to read.
-        self._reading = 0  # Number of readers that read or wait for work.
-        self._idle = 0  # Number of readers that wait for work.
-        self._handing_over = 0  # Number of readers that are handing results to futures.
+        self._reading = 0  # Number of reader threads that read or wait for containers to read.
+        self._idle = 0  # Number of reader threads that wait for containers to read.
+        self._handing_over = 0  # Number of reader threads that are handing results to futures.
         self._held: dict[ContainerKey, _HeldContainer] = {}  # Held containers, least recently used first.
         self._bytes = 0
-        # For each source, bytes of all containers that were read: in memory, and in storage.
+        # For each source, total size of the containers read so far: ``_read_bytes`` in memory, ``_read_sizes`` stored.
         self._read_bytes: defaultdict[int, int] = defaultdict(lambda: 1)
         self._read_sizes: defaultdict[int, int] = defaultdict(lambda: 1)
         self._earliest: dict[int, int] = {}  # For each source, the earliest epoch that is still read.
@@ -104,7 +104,7 @@ class Prefetcher:
         self._closed = self._warned = self._failed = False
         self._lock = threading.RLock()  # Reentrant: a garbage collection may call ``close`` in this thread.
         self._changed = threading.Condition(self._lock)
-        self._work = threading.Condition(self._lock)  # Readers wait here for work.
+        self._work = threading.Condition(self._lock)  # Reader threads wait on it for containers to read.
 
     def request(
         self, uses: dict[ContainerKey, ContainerUse], *, wait: bool
@@ -171,7 +171,7 @@ class Prefetcher:
         if held is None:
             held = _HeldContainer(Future(), use.size, self._estimate(key, use))
             if self._failed:
-                held.future.cancel()  # ``_fail`` gave the error to the futures of earlier batches.
+                held.future.cancel()  # Read nothing after a failed read: an earlier batch's future raises the error.
             else:
                 self._waiting.append((key, held.future))
             self._bytes += held.memory
@@ -185,9 +185,9 @@ class Prefetcher:
         return use.size * self._read_bytes[source] // self._read_sizes[source]
 
     def _join_ending(self) -> None:
-        """Wait for readers that are about to end, because on a busy machine their containers took twice the budget.
+        """Wait until ending readers have ended and freed their containers, which once took twice the budget.
 
-        The caller must not hold the lock, because a garbage collection in a reader may need it to close this
+        The caller must not hold the lock, because a garbage collection in a reader may need the lock to close this
         prefetcher.
         """
         while self._ending:
@@ -271,7 +271,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _end_epochs(self, uses: dict[ContainerKey, ContainerUse]) -> None:
-        """End the lanes (runs of the dataset) of earlier epochs, where ``drop_last`` may have left records unread."""
+        """Release the lanes' containers of epochs before those in ``uses``; ``drop_last`` may leave records unread."""
         earliest: dict[int, int] = {}
         for source, epoch, *_ in uses:
             earliest[source] = min(epoch, earliest.get(source, epoch))
@@ -321,7 +321,7 @@ def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> 
 
 
 def _container_lanes(samples: Samples) -> list[tuple[int, int]]:
-    """Return the distinct pairs (container, lane or run of the dataset that reads it) in the order of the samples."""
+    """Return the distinct pairs (container, lane that reads it from the container), in the order of the samples."""
     inside = slice(None) if samples.held is None else samples.held == IN_CONTAINER
     container, lane = samples.container[inside], samples.lane[inside]
     _, firsts = np.unique(container * MAX_LANES + lane, return_index=True)
@@ -334,8 +334,8 @@ def _uses_alone(
 ) -> dict[ContainerKey, ContainerUse]:
     """Return, by key, a batch's uses of records that are read alone, without the rest of their container.
 
-    This happens if a record was not set aside, and the batch does not need the whole container. All records that the
-    batch needs of the container are then read, including those set aside.
+    A record that was not set aside is read alone if the batch does not need its whole container. The read then covers
+    all records that the batch needs of this container, including those set aside.
     """
     samples, alone = wanted.samples, {}
     if samples.held is None:

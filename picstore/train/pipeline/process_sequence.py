@@ -46,7 +46,7 @@ class ProcessSequence:
     ) -> None:
         self._processes, self._span, self._spec, self._owned = processes, span, spec, owned
         self._received: list[deque[_Answer]] = [deque() for _ in processes]
-        self._numbers: list[int] = []  # Number of the sequence in each process.
+        self._numbers: list[int] = []  # For each process, the number by which it identifies this sequence.
         self._turn = 0  # index of the current process, which makes the next batch
         self._left: int | None = None  # number of batches left in the current process's span; None without an end
         self._pid = os.getpid()
@@ -70,7 +70,7 @@ class ProcessSequence:
             try:
                 raise answer
             finally:
-                del answer  # Breaks the cycle of error, traceback and frame.
+                del answer  # Break the reference cycle of error, traceback and frame.
         if answer is not None:
             self._processes[self._turn].take()
             self._advance()
@@ -80,7 +80,8 @@ class ProcessSequence:
         """End the sequence."""
         for received in self._received:
             received.clear()
-        for process, number in zip(self._processes, self._numbers, strict=False):  # Some may have begun no sequence.
+        # Not ``strict``, because some processes may have begun no sequence.
+        for process, number in zip(self._processes, self._numbers, strict=False):
             process.end_sequence(number)
         if self._owned:
             for process in self._processes:
@@ -97,7 +98,7 @@ class ProcessSequence:
         try:
             for number, process in enumerate(self._processes):
                 self._numbers.append(process.start_sequence(SequenceShare(spans, number, ahead, room)))
-        except BaseException:  # A socket may hold an incomplete message.
+        except BaseException:  # End the processes, because a socket may hold an incomplete message.
             for process in self._processes:
                 process.close()
             raise

@@ -35,7 +35,7 @@ from picstore.train.pipeline.remote_workers import WINDOW, RemoteWorkers, Task, 
 PULLED = 3  # Number of batches that Ray brings to the trainer's node before the trainer asks for them.
 # Seconds to wait for a worker's answer before checking whether there has been no worker for too long.
 _WAIT_SECONDS = 1.0
-# Guess of a JPEG's bytes of pixels for each stored byte, if image sizes differ and no batch has been made yet.
+# Guess of the bytes of decoded pixels for each byte of a JPEG, used before the first batch if image sizes differ.
 _PIXELS_OF_BYTE = 12
 
 

@@ -55,7 +55,7 @@ class RemoteWorker:
         self._counter = StatsCounter()
         self._buffers = BufferPools()
         self._pipelines: dict[int, Pipeline | Exception] = {}  # Key: key of the span; an error if the span failed.
-        self._sending: HostBatch | None = None  # The batch whose memory Ray is copying.
+        self._sending: HostBatch | None = None  # The latest batch, kept alive because Ray is copying its memory.
 
     def open(self, wanted: Mapping[str, str], pickled: bytes) -> Exception | None:
         """Open the datasets of a specification, or return the error that keeps this worker from making batches.
@@ -87,7 +87,7 @@ class RemoteWorker:
         self._pipelines[key] = pipeline
         try:
             pipeline.start()
-        except Exception as error:  # The call for the first batch returns the error.
+        except Exception as error:  # ``make`` returns the error in place of the span's first batch.
             self._pipelines[key] = error
             pipeline.close()
 

@@ -25,7 +25,7 @@ from picstore.train.pipeline.stats import Stats, StatsCounter
 
 logger = logging.getLogger("picstore")
 
-# Number of calls of each worker to keep under way. A call takes 1 ms, making a batch 50 ms.
+# Number of calls for batches to keep under way at each worker. A call takes 1 ms, making a batch 50 ms.
 WINDOW = 4
 # Seconds without any worker before a warning, and then before an error: a cloud takes minutes to start a node.
 _WARNING_SECONDS, NO_WORKER_SECONDS = 10.0, 300.0
@@ -130,7 +130,7 @@ class RemoteWorkers:
             actor = self.ray.remote(**options)(RemoteWorker).remote()
             self.members.append(WorkerHandle(actor, actor.open.remote(versions(), self._pickled)))
         if self._closed:
-            # Another thread or a garbage collection has closed this object without the newest worker.
+            # Another thread or a garbage collection has ended all workers except the newest, which is ended here.
             _kill(self.ray, self.members, self._pid)
         while len(self.members) > self.count:
             idle = [worker for worker in self.members if worker.opening is not None or not worker.tasks]
@@ -240,7 +240,7 @@ def pickle_spec(spec: PipelineSpec) -> bytes:
 
 def _kill(ray: Any, members: list[WorkerHandle], parent: int) -> None:
     """End the workers. ``ray`` is an argument because a garbage collection may call this during Ray's import."""
-    with contextlib.suppress(IndexError):  # Two threads may end the workers.
+    with contextlib.suppress(IndexError):  # Another thread may remove the last of ``members`` meanwhile.
         while members:
             worker = members.pop()
             if parent == os.getpid() and ray.is_initialized():

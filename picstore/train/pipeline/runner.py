@@ -128,7 +128,7 @@ class PipelineRunner:
             from picstore.train.pipeline.remote_workers import pickle_spec
 
             pickle_spec(self._spec)  # Raise errors of pickling before anything is started.
-        self._open = Closables()  # Pipelines and processes, also of iterators in use.
+        self._open = Closables()  # What ``close`` ends: pipelines, processes and workers, also of iterators in use.
         # Batches started for the next iteration: process id, position of the iteration, and batches.
         self._begun: tuple[int, tuple[int, int], Delivery] | None = None
 
@@ -157,7 +157,7 @@ class PipelineRunner:
             self._workers.count = count
 
     def batches(self, span: Span) -> Delivery:
-        """Return the batches of a span, before callables: the batches kept for its first position, or new batches."""
+        """Return a span's batches, without callables applied: those kept for the span's start, or else new batches."""
         position = span.epoch, span.first
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -207,7 +207,7 @@ class PipelineRunner:
     def apply_callables(self, batch: Batch, callables: Sequence[UserTransform], *, seed: int) -> Batch:
         """Apply callables in order to a batch on its device, with torch's generators seeded by ``seed``.
 
-        Batch transforms take the labels too.
+        Transforms of whole batches, such as ``MixUp``, also get the labels.
         """
         if not callables:
             return batch
@@ -309,7 +309,7 @@ class PipelineRunner:
         return {**self.__dict__, **fresh, "_processes": [], "_pid": -1, "_open": Closables(), "_decoders": {}}
 
 
-# Key: process id, because another thread may fork while a lock is held.
+# Key: process id, because a fork may inherit a lock that is held forever, and so needs a lock of its own.
 _generator_locks: dict[int, threading.RLock] = {}
 
 

@@ -94,16 +94,17 @@ class AheadStage:
     def __init__(self, source: HostSource, *, make: BatchMaker, device: torch.device) -> None:
         self._source, self._make = source, make
         self._streams, self._most_ahead = _rotate_streams(device), most_ahead(make)
-        # Three threads run the loops. For nvJPEG, two more make batches: one prepares a batch while the other waits.
+        # Three threads receive, start and finish batches. For copies and nvJPEG, two more make batches: one prepares a
+        # batch while the other waits.
         self._pool = ThreadPool(3 + (STREAMS if make.together == 1 else 0), "device")
-        self._changed = threading.Condition()  # Guards the next four attributes.
+        self._changed = threading.Condition()  # Guards ``_received``, ``_ahead``, ``_begun`` and ``_closed``.
         self._received: deque[HostBatch | BaseException | None] = deque()
-        # Numbers of batches that the consumer has not taken: batches requested from the source, and started batches.
+        # Numbers of batches that the consumer has not taken: those requested from the source, and those started.
         self._ahead = self._begun = 0
         self._closed = False
         self._started: SimpleQueue[tuple[Finish, torch.cuda.Stream | None] | None] = SimpleQueue()
         self._finished: SimpleQueue[MadeBatch | BaseException | None] = SimpleQueue()
-        # The first batch is started alone, so that the consumer gets it sooner.
+        # ``_is_first`` is true until the first batch is started, alone, so that the consumer gets it sooner.
         self._running, self._is_first = False, True
         self._pid = os.getpid()
         close_at_exit(self)
@@ -131,7 +132,7 @@ class AheadStage:
             try:
                 raise made
             finally:
-                del made  # Breaks the cycle of error, traceback and frame.
+                del made  # Break the reference cycle of error, traceback and frame.
         return None if made is None else made.hand_over()
 
     def close(self) -> None:
@@ -162,7 +163,7 @@ class AheadStage:
         received: HostBatch | BaseException | None
         try:
             received = self._source.receive()
-        except BaseException as error:  # The consumer raises the error.
+        except BaseException as error:  # ``receive`` raises the error for the consumer.
             received = error
         with self._changed:
             if not self._closed:
@@ -175,7 +176,7 @@ class AheadStage:
         try:
             while self._start_some():
                 pass
-        except BaseException as error:  # The consumer raises the error.
+        except BaseException as error:  # ``receive`` raises the error for the consumer.
             self._started.put((_answer(error), None))
         finally:
             self._started.put(None)
@@ -225,7 +226,7 @@ class AheadStage:
         """Start batches in one call or, after an error, one by one, so that only the batch with the error fails."""
         try:
             started = self._make.start(hosts)
-        except BaseException as error:  # The consumer raises the error.
+        except BaseException as error:  # ``receive`` raises the error for the consumer.
             if len(hosts) == 1:
                 yield _answer(error)
                 return
@@ -250,7 +251,7 @@ class AheadStage:
         try:
             with _current(stream):
                 self._finished.put(finish())
-        except BaseException as error:  # The consumer raises the error.
+        except BaseException as error:  # ``receive`` raises the error for the consumer.
             self._finished.put(error)
         return True
 
