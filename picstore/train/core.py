@@ -90,7 +90,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         whole_epochs: bool,
     ) -> None:
         self._order = order
-        self._lanes = SharedIntegers((1,))  # number of lanes (runs that batches mix), shared with DataLoader workers
+        self._lanes = SharedIntegers((1,))  # number of lanes (parts of an epoch), shared with DataLoader workers
         self._lanes.values[0] = order.lanes
         self._own_lanes, self._own_budget = options["lanes"] is not None, options["budget"] is not None
         processes = _processes_of(options)

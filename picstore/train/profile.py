@@ -36,7 +36,7 @@ from picstore.train.transforms.transform_plan import UserTransform, plan_transfo
 
 FUSED_STAGES = ("decode", "augment")
 STAGES = ("read", "plan", *FUSED_STAGES)
-# Number of batches before the clock starts: kernels load, pages are fresh, and each lane (run) reads a first container.
+# Number of batches before the clock starts, in which kernels load, pages are fresh, and lanes read first containers.
 _WARM_UP = 8
 
 

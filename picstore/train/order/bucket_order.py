@@ -26,10 +26,10 @@ _FIXED = ("dataset", "seed", "shuffle", "lanes", "buckets")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketOrder:
-    """Order of batches whose records share a bucket, epoch after epoch of one dataset; see :class:`Order`."""
+    """Order of batches, each with records of one bucket (range of image shapes), epoch after epoch; see `Order`."""
 
     table: BucketTable = field(repr=False)
-    # For each bucket, a global batch's size for each plan (list of transforms); plans are numbered through all buckets.
+    # For each bucket, the size of a global batch by plan (list of transforms). Plans are numbered through all buckets.
     batch_sizes: tuple[tuple[int, ...], ...]
     lanes: int
     seed: int
@@ -71,7 +71,7 @@ class BucketOrder:
 
     @property
     def samples_of_rank(self) -> int:
-        """Number of samples in an epoch, incomplete batches included, divided by the world size and rounded up."""
+        """A rank's samples in an epoch, incomplete batches included: all samples / world size, rounded up."""
         return -(-len(self.table.buckets) // self.world_size)
 
     def with_lanes(self, lanes: int) -> BucketOrder:
@@ -187,7 +187,7 @@ class BucketOrder:
 class _RankReading:
     """Maker of a rank's requests for the planned batches of an epoch, from sample ``start`` on.
 
-    A container is requested while its lane (one of the runs that batches mix) reads it. When the lane leaves the
+    A container is requested while its lane (part of the epoch that batches mix) reads it. When the lane leaves the
     container, the records that later batches of this rank need are set aside. A record is read alone in three cases:
     its lane left the container before the first batch; only other ranks read its lane; or several ranks share its lane,
     and the lane left the container before the record's batch was complete, so that the record's rank was unknown. A
@@ -196,7 +196,7 @@ class _RankReading:
 
     def __init__(self, rank: int, rank_shares: RankShares, *, epoch: int, start: int, step: int) -> None:
         self._rank, self._shares, self._epoch = rank, rank_shares, epoch
-        # ``_passed`` counts the complete batches so far, including those of other workers.
+        # ``_passed`` counts the complete batches so far, including those that other workers of a DataLoader make.
         self._step, self._passed = step, 0
         self._start = start
         # Index in the epoch of the previous batch's last sample; at first, of the sample before ``start``.
@@ -215,8 +215,8 @@ class _RankReading:
         turn = turns[planned.group]
         own = (planned.owners(self._shares) == self._rank) & (turn >= 0)
         samples, turn = planned.samples[own], turn[own]
-        # For each sample, the index in ``groups`` of the batch after which the lane (run of the dataset) that reads the
-        # sample leaves the sample's container; -1 if the lane left the container before the first of these batches.
+        # For each sample, the index in ``groups`` of the batch after which the sample's lane (part of the epoch) leaves
+        # the sample's container; -1 if the lane left the container before the first of these batches.
         leaves = np.searchsorted(np.append(self._previous, stops), samples["end"]) - 1
         first, last = self._shares.find_readers(samples["lane"])
         others = (self._rank < first) | (self._rank > last) | ((first < last) & (leaves < 0))
@@ -237,7 +237,7 @@ class _RankReading:
         self._previous = int(stops[-1])
 
     def _next_batches(self, planned: PlannedBatches) -> tuple[I64, I64]:
-        """Return indices in ``planned`` of this process's complete batches, and in the epoch of their last samples."""
+        """Return indices of this process's complete batches in ``planned``, and of their last samples in the epoch."""
         groups = np.flatnonzero(planned.complete)
         stops = planned.samples["number"][planned.last[groups]]
         order = np.argsort(stops)
@@ -247,7 +247,7 @@ class _RankReading:
         return groups[mine], stops[mine]
 
     def _leave(self, read: Table, kept: Table, stop: int) -> tuple[LeavingRun, ...]:
-        """Return the containers that lanes (runs) leave after sample ``stop``, each with the records to set aside."""
+        """Return the containers that lanes leave up to sample ``stop``, each with those of its records to set aside."""
         records: dict[tuple[int, int], list[int]] = {}
         for container, lane, record in kept[["container", "lane", "record"]].tolist():
             records.setdefault((container, lane), []).append(record)

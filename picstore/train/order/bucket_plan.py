@@ -26,7 +26,7 @@ from picstore.train.order.global_batches import Division
 from picstore.train.order.rank_shares import RankShares
 
 _CHUNK = 1 << 14  # number of samples to plan at a time
-# The search for a batch's start first covers this many samples on either side of a guess.
+# Number of samples on either side of a guess that the search for a batch's start covers first.
 _NEAR = 1 << 11
 # Number of bits of a batch's index in the field "batch"; the bits above are the bucket's index.
 _BATCH_BITS = 40
@@ -37,7 +37,7 @@ _SAMPLE = np.dtype(
     + [("last", "?")]
 )
 _BLOCK = 1 << 12  # number of containers to count at a time
-_SPAN = 1 << 12  # Number of samples in the first step of a backward search.
+_SPAN = 1 << 12  # Number of samples by which ``BucketCounts.since`` first goes back; then 4 times as many, and so on.
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,10 @@ class BucketCounts:
         return self._joined(self._order.lane_positions(sample)) - self._before_lanes
 
     def since(self, firsts: I64, sample: int) -> tuple[I64, I64]:
-        """Find each bucket's samples from the bucket's number ``firsts`` on that come before the epoch's ``sample``.
+        """Find all samples before the epoch's sample ``sample``, except the first ``firsts`` samples of each bucket.
 
         Returns:
-            Ascending indices in the epoch of the samples found, some of which may come before ``firsts``; and for each
+            Ascending indices in the epoch of the samples found, some of which may be excepted samples; and for each
             bucket, the number of its samples before those found.
         """
         begins, seen = np.full(len(firsts), sample), self.before(sample)
@@ -109,7 +109,7 @@ class BucketCounts:
         return numbers[numbers >= begins[self._table.of(samples.container, samples.record)]], seen
 
     def _joined(self, index: I64) -> I64:
-        """Return, for each bucket, the sum over all lanes of its records before the lane's position in ``index``."""
+        """Return each bucket's number of records before an index in the containers' order, summed over ``index``."""
         last = np.minimum(index, self._order.records - 1)
         containers, starts = self._order.containers.locate(last)
         total = np.zeros(self._table.tally.shape[1], dtype=np.int64)
@@ -227,7 +227,7 @@ class BucketPlan:
         return BucketCounts(self.order, self.table)
 
     def _locate(self, numbers: I64, seen: I64) -> Table:
-        """Return rows of _SAMPLE for the epoch's samples ``numbers``; leave out samples that no batch takes.
+        """Return a row of _SAMPLE for each sample with an index in ``numbers``, except samples that no batch takes.
 
         Args:
             seen: each bucket's number of samples before ``numbers``; changed in place to the number after ``numbers``.

@@ -59,7 +59,7 @@ class EpochCursor:
         # Start position that ``set_epoch`` gave to the next iteration; an iterator that is still in use does not change
         # it.
         self._named: tuple[int, int] | None = None
-        # Epoch of the loader minus epoch of the caller. None after a state was loaded, until the caller names an epoch.
+        # Epoch of the loader minus the training loop's number for it; None after loading a state, until that is known.
         self._offset: int | None = 0
         self._shared = SharedIntegers((_MAX_WORKERS, 2))  # epoch and batch of each worker
         self._epoch = self._batch = 0
@@ -141,7 +141,7 @@ class EpochCursor:
         return self._epoch, self._batch
 
     def end_early(self, epoch: int, first: int) -> None:
-        """Note that an iteration that began at ``first`` of ``epoch`` in this process was dropped before its end.
+        """Note that an iteration that began in this process at batch ``first`` of ``epoch`` was dropped before its end.
 
         If it was the first iteration after ``move_to``, and at most one batch was taken, the next iteration begins at
         the same position. Until then, :attr:`position` still counts the batch that was taken.
@@ -161,8 +161,7 @@ class EpochCursor:
         before = [self._epoch, self._batch]
         self._epoch, self._batch = epoch, batch
         if worker.count:
-            # If the shared position has changed, the main process has loaded a state, with which the next iteration
-            # begins.
+            # Leave a changed position: the main process has loaded a state, at which the next iteration has to begin.
             if self._length(epoch) is None and self._shared.values[worker.number].tolist() == before:
                 self._shared.values[worker.number] = epoch, batch
         else:

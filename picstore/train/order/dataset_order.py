@@ -31,13 +31,13 @@ class DatasetOrder:
     shard: RankShard
     seed: int
     uuid: str = ""  # identifier of the dataset and its selection
-    weights: RecordShares | None = None  # shares of the records; None if each record comes once an epoch
+    weights: RecordShares | None = None  # number of samples of each record; None if each has one in an epoch
     stages: EpochStages = field(default_factory=EpochStages)  # stages of a training, each with its own transforms
-    shuffle: bool = True  # False keeps the stored order in each lane (run of the dataset)
+    shuffle: bool = True  # False keeps the stored order of records in each lane (part of the epoch)
 
     @property
     def samples_of_rank(self) -> int:
-        """Number of samples in an epoch, an incomplete batch included, divided by the world size and rounded up."""
+        """A rank's samples in an epoch, an incomplete batch included: all samples / world size, rounded up."""
         return self.shard.samples_of_rank
 
     def stage(self, epoch: int) -> int:

@@ -34,7 +34,7 @@ class SteppedOrder(Protocol):
 
     @property
     def rank_shares(self) -> RankShares:
-        """Rule by which ranks share the lanes (runs that batches mix) and the samples."""
+        """Rule by which ranks share the lanes (parts of an epoch that batches mix) and the samples."""
 
     def windows_of(self, steps: I64) -> list[Windows]:
         """Return, for each source, the range of samples that each of the global batches ``steps`` takes."""
@@ -43,12 +43,13 @@ class SteppedOrder(Protocol):
         """Return the index of the global batch that takes each sample of a source; −1 if no batch takes the sample."""
 
     def lanes_of(self, source: int, numbers: I64) -> tuple[I64, I64 | int]:
-        """Return the lane of a source's samples, and the turn of their epochs, see :meth:`RankShares.find_readers`."""
+        """Return each sample's lane and its epoch's turn, which `RankShares.find_readers` explains, for a source."""
 
     def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:
-        """Return the slots of samples in ranks' batches of ``sizes``, batch after batch.
+        """Return the slot (place in the batch) of each sample of several batches, one batch after the other.
 
-        Return None if the samples of each batch have the slots 0, 1, … in order.
+        Each batch is the part of a rank in ``ranks`` in a global batch of ``steps``, and has its number of samples in
+        ``sizes``. Return None if the samples of each batch have the slots 0, 1, … in order.
         """
 
 

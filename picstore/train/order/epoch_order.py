@@ -22,7 +22,7 @@ import numpy.typing as npt
 from picstore import rng
 from picstore.arrays import I64, U8, Array, Bools
 
-# Source of a sample's bytes when its batch is made: the container, which the sample's lane (run of the dataset) still
+# Source of a sample's bytes when its batch is made: the container, which the sample's lane (part of the epoch) still
 # reads; a copy from the time when the lane left the container; or a read of the single record.
 IN_CONTAINER, SET_ASIDE, ALONE = 0, 1, 2
 # The record permutations of containers with at most this many records are drawn for many containers at once.
@@ -39,7 +39,7 @@ class Samples:
     container: I64  # indices of containers in stored order
     record: I64  # indices in the containers; until ``skip_deleted``, indices among each container's live records
     lane: I64
-    # For each sample, index in the epoch of the last sample that its lane (run of the dataset) takes of its container.
+    # For each sample, the index in the epoch of the last sample that its lane (part of the epoch) has in its container.
     end: I64
     # For each sample, number of the record's earlier samples in the epoch; None if each record comes once.
     copy: I64 | None = None
@@ -113,7 +113,7 @@ class ContainerOrder:
         return exact
 
     def earlier(self, index: I64) -> Iterator[tuple[int, I64]]:
-        """Yield, for each index among all records, the part of its container, and the part's containers before that."""
+        """Yield, for each record's index, the part with its container, and this part's containers before that one."""
         parts = np.searchsorted(self._part_ends, index, side="right")
         self._sort(parts)
         begins = np.searchsorted(self._ends, (self._part_ends - self._records)[parts], side="right")
@@ -168,7 +168,7 @@ class EpochOrder:
         self._permutations: OrderedDict[int, I64] = OrderedDict()
 
     def locate(self, samples: I64) -> Samples:
-        """Return container, record, lane and ``end`` of samples, given the samples' int64 (n,) indices in the epoch."""
+        """Return container, record, lane and ``end`` (see `Samples`) of samples, given their indices in the epoch."""
         lane = samples % self.lanes
         index = self._lane_starts[lane] + samples // self.lanes
         container, start = self.containers.locate(index)
@@ -206,11 +206,11 @@ class EpochOrder:
         return found
 
     def lane_positions(self, sample: int) -> I64:
-        """Return the index among all records of the first that each lane takes from ``sample`` on: int64 (lanes,)."""
+        """Return, for each lane, the index among all records of its first record from sample ``sample`` on."""
         return self._lane_starts[:-1] + (sample + self.lanes - 1 - np.arange(self.lanes)) // self.lanes
 
     def numbers(self, lane: int, index: I64) -> I64:
-        """Map indices among all containers' records to indices of samples in the epoch; all lie in run ``lane``."""
+        """Return the index in the epoch of records of lane ``lane``, given the records' indices among all records."""
         numbers: I64 = (index - self._lane_starts[lane]) * self.lanes + lane
         return numbers
 

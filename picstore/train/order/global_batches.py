@@ -43,7 +43,7 @@ class EvenDivision:
         return full if full and max(rest, least_of_last(self.size)) < self.world_size else full + 1
 
     def start(self, batch: int) -> int:
-        """Return the index of a batch's first sample, after the last batch as if batches of the usual size followed."""
+        """Return the index of a batch's first sample; for a batch after the last, count on in batches of full size."""
         usual, least = batch * self.size, least_of_last(self.size)
         if self.drop_last or batch < self.batches - 1:
             return usual
@@ -71,8 +71,8 @@ class EvenDivision:
 class Division:
     """Division of a bucket's samples in an epoch into batches."""
 
-    ends: I64  # (batches,), number of the bucket's samples up to each batch's end
-    plans: Array  # (batches,), index of each batch's plan of transforms
+    ends: I64  # (batches,), number of the bucket's samples in the epoch up to the end of each batch
+    plans: Array  # (batches,), index of each batch's plan (list of transforms)
 
     def complete(self, count: int) -> int:
         """Return the number of batches that are complete after the bucket's first ``count`` samples."""
@@ -158,7 +158,7 @@ class RankShard:
 
     @property
     def samples_of_rank(self) -> int:
-        """Number of samples in an epoch, an incomplete batch included, divided by the world size and rounded up."""
+        """A rank's samples in an epoch, an incomplete batch included: all samples / world size, rounded up."""
         return -(-self.records // self.world_size)
 
     def samples(self, batch: int) -> I64:
@@ -167,7 +167,7 @@ class RankShard:
         return self.rank_shares.find_samples(self.rank, start, stop, records=self.records, first=first)
 
     def reads(self, samples: I64) -> Bools:
-        """Return whether this rank reads the lane (run that batches mix) of each sample, bool (n,)."""
+        """Return whether this rank reads the lane (part of an epoch that batches mix) of each sample, bool (n,)."""
         return self.rank_shares.reads(self.rank, samples % self.lanes)
 
     def weight(self, batch: int) -> float:

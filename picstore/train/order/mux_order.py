@@ -23,7 +23,7 @@ from picstore.train.transforms.arguments import checked_integer
 
 
 def source_seed(seed: int, number: int) -> int:
-    """Return the seed of a mux's source, which depends on the source's number: a dataset may be listed twice."""
+    """Return the seed of a mux's source, which depends on the source's number, because a dataset may be given twice."""
     return rng.key(rng.MUX, seed, number)
 
 
@@ -114,7 +114,7 @@ class MuxOrder:
 
     schedule: MuxSchedule
     records: tuple[int, ...]  # number of records of each source
-    lanes: int  # number of lanes (runs that batches mix) of each source
+    lanes: int  # number of lanes (parts of an epoch that batches mix) of each source
     seed: int
     rank: int = 0
     world_size: int = 1
@@ -151,7 +151,7 @@ class MuxOrder:
         return divide_samples(counts, self.rank, self.world_size, first=np.cumsum(counts) - counts)
 
     def windows(self, batch: int) -> list[_Window]:
-        """Return, for each source, the window of samples that a global batch takes."""
+        """Return, for each source, the window (range of consecutive samples) that a global batch takes."""
         counts = self.schedule.counts_at(batch)
         firsts, starts = accumulate(counts, initial=0), self.schedule.taken(batch)
         triples = zip(starts, counts, firsts, strict=False)
@@ -244,7 +244,7 @@ class MuxOrder:
         return batches, rest
 
     def _shares_batch(self, state: Mapping[str, Any], batch: int, rest: int) -> bool:
-        """Return whether this order has the rank's batch of which ``rest`` samples were read before the state."""
+        """Return whether this rank's part of ``batch`` is the batch of which ``rest`` samples precede the state."""
         counts, ranks = state["counts"], self.world_size if state["version"] == 1 else 1
         same = [ranks * each for each in counts] == list(self.schedule.counts_at(batch))
         return same and state.get("world_size") == self.world_size and rest < int(self.shares(batch).sum())
@@ -295,10 +295,10 @@ class _RepeatingSource:
 
 
 def _taken(state: Mapping[str, Any], sources: int) -> tuple[list[int], int]:
-    """Return how many samples each source gave before a state, and how many a rank had read of its next batch."""
+    """Return the number of samples of each source before a state, and of samples read of the rank's next batch."""
     if state["version"] == 1:
-        # ``counts`` are those of one rank's batch; ``samples`` is the number that one rank took from all sources
-        # together.
+        # In version 1, ``counts`` are those of one rank's batch; ``samples`` is the number that one rank took from all
+        # sources together.
         counts, (samples,) = _numbers(state, "counts", sources), check_position(samples=state.get("samples"))
         if not any(counts):
             raise UsageError(f"the state has counts {counts}; one above 0 is needed")

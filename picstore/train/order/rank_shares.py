@@ -23,13 +23,13 @@ from picstore.arrays import I64, Bools
 from picstore.errors import UsageError
 
 MAX_LANES = 1 << 16
-# Default number of lanes (runs that batches mix) of all sources, not yet rounded: 8 records of each in a batch of 256.
+# Default number of lanes of all sources together, before rounding: a batch of 256 then has 8 records of each lane.
 MIN_LANES = 32
 
 
 @dataclass(frozen=True)
 class RankShares:
-    """Rule by which ``world_size`` ranks share the lanes (runs that batches mix) and the samples of an epoch."""
+    """Rule by which ``world_size`` ranks share the lanes (parts of an epoch) and the samples of an epoch."""
 
     lanes: int
     world_size: int = 1
@@ -40,19 +40,19 @@ class RankShares:
 
     @property
     def shared(self) -> int:
-        """Number of lanes (runs that batches mix) that several ranks share; they are the last lanes."""
+        """Number of lanes (parts of an epoch that batches mix) that several ranks share; they are the last lanes."""
         return self.lanes % self.world_size
 
     def count_lanes(self, rank: int) -> int:
-        """Return the number of lanes (runs that batches mix) that a rank reads, whole or in part."""
+        """Return the number of lanes (parts of an epoch that batches mix) that a rank reads, whole or in part."""
         first, last = self._shared_readers
         return self.lanes // self.world_size + int(((first <= rank) & (rank <= last)).sum())
 
     def find_readers(self, lanes: I64, turns: I64 | int = 0) -> tuple[I64, I64]:
         """Return the first and last rank that reads each lane, int64 (n,) each; the ranks between them read it too.
 
-        A lane is a run that batches mix. If it has a single reader, this is rank (lane + turn) mod world size, with
-        ``turns``, (n,): the number of samples in all epochs before the lane's epoch, modulo the world size.
+        A lane is a part of an epoch; batches mix lanes. The only reader of a lane is rank (lane + turn) mod world size,
+        with ``turns``, (n,): the number of samples in all epochs before the lane's epoch, modulo the world size.
         """
         rank = (lanes + turns) % self.world_size
         if not self.shared:
@@ -65,7 +65,7 @@ class RankShares:
         """Return the samples that a rank takes of a global batch, int64 (share,), ascending.
 
         Args:
-            start, stop: first sample of the global batch and the sample after its last, counted through all epochs.
+            start, stop: index of the batch's first sample, and index after its last sample, counted through all epochs.
             records: number of samples in an epoch.
             first: first rank that gets a leftover sample, see :func:`divide_samples`.
         """
@@ -145,19 +145,19 @@ class RankShares:
 
     @cached_property
     def _shared_readers(self) -> tuple[I64, I64]:
-        """First and last rank that reads each lane (run that batches mix) of several ranks, int64 (shared,) each."""
+        """First and last rank that reads each of the lanes that several ranks share, int64 (shared,) each."""
         number, ranks, shared = np.arange(self.shared), self.world_size, max(self.shared, 1)
         return number * ranks // shared, ((number + 1) * ranks - 1) // shared
 
 
 def divide_samples(samples: I64 | int, rank: I64 | int, world_size: int, *, first: I64 | int = 0) -> I64:
-    """Return how many of a batch's samples a rank gets; ranks get leftover samples in turn, beginning at ``first``."""
+    """Return a rank's number of a batch's samples; ranks get leftover samples in turn, beginning at rank ``first``."""
     turn = (np.asarray(rank) - first) % world_size
     return np.asarray(samples) // world_size + (turn < np.asarray(samples) % world_size)
 
 
 def keep_own(first: I64, last: I64, shares: I64, group: I64 | int = 0) -> I64:
-    """Give each rank the samples of the lanes (runs that batches mix) that it alone reads, up to the rank's share.
+    """Give each rank the samples of the lanes (parts of an epoch) that it alone reads, up to the rank's share.
 
     Args:
         first, last: first and last rank that reads each sample's lane, in the order of the samples, int64 (n,).

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PlanChoice(Protocol):
-    """Rule that chooses one of several plans of transforms for each batch."""
+    """Rule that chooses, for each batch, one of several plans (lists of transforms) of a source."""
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
         """Return for each image whether any batch of the epoch could apply plan ``plan`` to it: bool (n,).
@@ -58,7 +58,7 @@ class TrainingSource:
 
     @property
     def plans(self) -> tuple[TransformPlan, ...]:
-        """All plans of transforms; :attr:`SourceRequest.plan` is an index here."""
+        """All plans (lists of transforms) of the source; :attr:`SourceRequest.plan` is an index in this tuple."""
         return (self.plan, *self.others)
 
     def uses_plan(self, plan: int, epoch: int, sizes: I64) -> Bools:
@@ -68,15 +68,15 @@ class TrainingSource:
 
 @dataclass(frozen=True, slots=True)
 class LeavingRun:
-    """Container that a lane (run of the dataset) leaves after a batch; ``records`` of it are kept for later batches."""
+    """Container that a lane (part of the epoch) leaves after a batch; its ``records`` are kept for later batches."""
 
     container: int
     lane: int
-    records: I64  # ascending; a record that two samples need comes twice
+    records: I64  # indices in the container, ascending; the index of a record that two samples need comes twice
 
 
 class OpenRuns:
-    """Pairs of a container and a lane (run of the dataset) that has taken samples from it in an epoch, but not all."""
+    """Pairs of a container and a lane (part of an epoch) that has taken some, but not all, of its samples there."""
 
     def __init__(self) -> None:
         # Index of the last sample in the epoch that the lane takes from the container, by (container, lane).
@@ -94,7 +94,7 @@ class OpenRuns:
         return left
 
     def read_lanes(self, samples: Samples, inside: Bools, last: int) -> tuple[Samples, tuple[LeavingRun, ...]]:
-        """Mark samples whose lane this rank reads, those ``inside``, as IN_CONTAINER, and all other samples as ALONE.
+        """Mark samples as IN_CONTAINER if ``inside``, that is, if this rank reads their lane; otherwise as ALONE.
 
         Returns:
             The marked samples, and the containers that lanes leave after sample ``last``, the global batch's last.
@@ -110,9 +110,9 @@ class SourceRequest:
     """Samples of a batch that come from one epoch of one source.
 
     Attributes:
-        slots: int64 (n,), slots of the samples in the batch.
+        slots: int64 (n,), place of each sample in the batch.
         plan: index in :attr:`TrainingSource.plans` of the plan for these samples.
-        leaving: containers that lanes (runs that batches mix) leave after the batch.
+        leaving: containers that lanes (parts of an epoch that batches mix) leave after the batch.
         weight: weight of the rank's batch, as in :attr:`picstore.train.batch.Batch.weight`; equal in all its requests.
     """
 
@@ -152,11 +152,11 @@ class Order(Protocol):
 
     @property
     def lanes(self) -> int:
-        """Number of lanes (runs that batches mix) of each source."""
+        """Number of lanes (parts of an epoch that batches mix) of each source."""
 
     @property
     def lanes_read(self) -> int:
-        """Number of lanes (runs that batches mix) that this rank reads at a time, summed over all sources."""
+        """Number of lanes (parts of an epoch) that this rank reads at a time, summed over all sources."""
 
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
@@ -179,7 +179,7 @@ class Order(Protocol):
         """
 
     def with_lanes(self, lanes: int) -> Self:
-        """Return a copy of the order with another number of lanes (runs that batches mix)."""
+        """Return a copy of the order with another number of lanes (parts of an epoch that batches mix)."""
 
 
 def skip_deleted(samples: Samples, dataset: Dataset) -> Samples:

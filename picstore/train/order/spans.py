@@ -14,7 +14,7 @@ from itertools import islice
 
 from picstore.train.order.requests import BatchRequest, Order, TrainingSource
 
-# The spans into which a run of batches is divided together read at most this many times the bytes of the undivided run.
+# All spans of a sequence of batches together read at most this many times the bytes that the undivided sequence reads.
 MAX_READ = 1.25
 
 

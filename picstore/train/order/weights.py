@@ -21,7 +21,7 @@ from picstore.errors import UsageError, counted
 from picstore.storage.dataset import Dataset
 from picstore.train.order.epoch_order import Samples
 
-_TICKS = 30  # A share of one sample is 2**30 ticks.
+_TICKS = 30  # Shares are counted in ticks: one sample in an epoch is 2**30 ticks.
 # About 2**30 times the fractional part of the golden ratio. It is odd, so that 2**30 epochs have different offsets.
 _GOLDEN = 663_608_941
 # Maximum number of samples, and of records, which keeps sums of shares in ticks within 63 bits.
@@ -100,7 +100,7 @@ class RecordShares:
         return found
 
     def to_records(self, samples: Samples, epoch: int) -> Samples:
-        """Convert ``record``, an index among a container's samples, to the index of a live record, and set ``copy``."""
+        """Convert ``record`` from an index among a container's samples to one among its live records; set ``copy``."""
         each, which = np.unique(samples.container, return_inverse=True)
         first, begins, ends = self._ticks(each)
         offset = self._offset(epoch)
