@@ -32,7 +32,7 @@ class RecordShift:
     Attributes:
         first_id: number added to ids.
         labels: new labels, by stored label 0, 1, …; empty if labels do not change.
-        ids_end: exclusive upper bound of the stored ids, so that ids of datasets differ; None for no bound.
+        ids_end: number that all stored ids must be below, so that shifted ids of datasets differ; None for no bound.
     """
 
     first_id: int = 0
@@ -43,7 +43,7 @@ class RecordShift:
         return bool(self.first_id or self.labels)
 
     def after(self, earlier: RecordShift) -> RecordShift:
-        """Return the shift that has the effect of the shift ``earlier`` followed by this shift."""
+        """Return one shift that changes ids and labels as the shift ``earlier`` and then this shift would."""
         labels = earlier.labels or tuple(range(len(self.labels)))
         mapped = self.map_labels(np.array(labels, np.int64)).tolist()
         return RecordShift(earlier.first_id + self.first_id, tuple(mapped), earlier.ids_end)
@@ -55,7 +55,7 @@ class RecordShift:
         """
         index = container.index
         sound = np.ones(len(index), np.bool_)
-        if container.damage:  # The entry's checksum shows whether the entry itself is damaged, or only its image.
+        if container.damage:  # Change entries with a right checksum: their record may be lost, but its id is known.
             sound = index["entry_crc"] == entry_crcs(index)
         beyond = index["id"][sound] >= self.ids_end if self.ids_end is not None else sound[:0]
         if beyond.any():
@@ -71,7 +71,7 @@ class RecordShift:
         container.index = container.held = index
 
     def map_labels(self, labels: I64) -> I64:
-        """Map stored labels to labels in the joined dataset; keep labels without a class, such as −1."""
+        """Map a dataset's stored labels to those in the joined dataset; keep labels without a class, such as −1."""
         if not self.labels:
             return labels
         named = (labels >= 0) & (labels < len(self.labels))
@@ -84,9 +84,9 @@ NO_SHIFT = RecordShift()
 def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequence[str]) -> list[RecordShift]:
     """Return the shift of each dataset from its ids and labels to those in the joined dataset.
 
-    ``ids_ends`` holds a number above the ids of each dataset, ``names`` holds the datasets' names for messages. Raise
-    UsageError if only some datasets have class names, two classes have the same name, attachments differ, or ids exceed
-    63 bits.
+    ``ids_ends`` holds for each dataset a number above all its ids, ``names`` its name for messages. Raise UsageError
+    if only some datasets have class names, two classes of a dataset cannot be told apart by name, attachments differ,
+    or shifted ids would exceed 63 bits.
     """
     for manifest, name in zip(manifests, names, strict=True):
         if manifest.attachments != manifests[0].attachments:
@@ -159,7 +159,8 @@ def join_manifests(
 ) -> tuple[Manifest, FileBytes]:
     """Return the manifest of a joined dataset, and the .npy files of its edits by name.
 
-    ``rows`` are the index rows of all datasets, joined; ``deleted`` are the positions of deleted records in this order.
+    ``rows`` are the index rows of all datasets, one dataset after the other; ``deleted`` are the deleted records'
+    indices among all stored records in this order; ``columns`` is the result of :func:`join_columns`.
     """
     npy_file, raw = pack_npy_file(deleted.astype("<i8"))
     edits, files = columns

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class JoinedFolders(Root):
-    """Folders of several datasets that are read as one folder; its files are named by full path or URL."""
+    """Folders of several datasets, read as if they were one folder, in which a file's name is its full path or URL."""
 
     folders: tuple[Root, ...]
 
@@ -45,9 +45,9 @@ class JoinedFolders(Root):
 
 
 class JoinedReader(ContainerReader):
-    """Reader of the containers of several datasets, given the reader of each dataset and the shift of its records.
+    """Reader of the containers of several datasets, from each dataset's reader and the shift of its ids and labels.
 
-    Containers and streams are numbered consecutively, from the first dataset to the last.
+    The numbers of containers and of streams go on from one dataset to the next.
     """
 
     def __init__(self, parts: Sequence[ContainerReader], shifts: Sequence[RecordShift]) -> None:
@@ -65,7 +65,7 @@ class JoinedReader(ContainerReader):
 
     @property
     def readers(self) -> Readers:
-        """Result of :meth:`ContainerReader.readers` for the dataset that needs the most threads."""
+        """The largest of the datasets' :attr:`ContainerReader.readers`, compared by number of threads first."""
         return max(part.readers for part in self.parts)
 
     def use_kernel(self) -> None:

@@ -119,17 +119,17 @@ def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
 
 def _content_uuid(body: dict[str, Any], rows: Table) -> str:
     """Compute the uuid from the index's rows and from a manifest's fields, in which ``uuid`` is empty."""
-    # The rows are not copied, because 5 × 10**9 images have 760 MB of rows.
+    # Hash the rows' memory without a copy, because the index of 5 × 10**9 images has 760 MB of rows.
     digest = hashlib.sha256(rows.view(np.uint8).data)
     digest.update(_canonical(body))
     bits = bytearray(digest.digest()[:16])
-    bits[6] = bits[6] & 0x0F | 0x80  # version 8: a custom rule (RFC 9562, section 5.8)
+    bits[6] = bits[6] & 0x0F | 0x80  # mark of a UUID of version 8, for custom rules (RFC 9562, section 5.8)
     bits[8] = bits[8] & 0x3F | 0x80
     return str(uuid.UUID(bytes=bytes(bits)))
 
 
 def uuid_of_containers(manifest: Manifest, rows: Table) -> str:
-    """Return the uuid that the manifest would have without deletions and columns, which change no container."""
+    """Return the uuid that the manifest would have without deletions and columns, as these change no container."""
     if manifest.edits is None:
         return manifest.uuid
     return with_uuid(replace(manifest, edits=Edits(index=manifest.edits.index)), rows).uuid
@@ -140,7 +140,7 @@ def _canonical(value: Any) -> bytes:
 
 
 def _body(manifest: Manifest) -> dict[str, Any]:
-    """Return a manifest's fields as JSON values, without fields that the manifest's own format version lacks."""
+    """Return a manifest's fields as JSON values, without ``references`` and ``edits`` if its format lacks them."""
     body = asdict(replace(manifest, files=()))
     body["files"] = [{name: getattr(entry, name) for name in FileEntry.__slots__} for entry in manifest.files]
     if manifest.references is None:
@@ -265,7 +265,7 @@ def _absence(root: Location) -> NotADataset:
             return NotADataset(f"{root} is a file; a picstore dataset is a directory")
         return NotADataset(f"{root} does not exist")
     verb = _unfinished_verb(root)
-    # `append` never removes a manifest, so an unfinished append is not the reason why it is missing.
+    # An unfinished append is not why the manifest is missing, because `append` never removes a manifest.
     if verb not in (None, "append"):
         remedy = "run the same command with --resume" if verb in _RESUMABLE else "remove it and run it again"
         return Unfinished(f"{root} is an unfinished {verb}; {remedy}")
@@ -281,7 +281,7 @@ def _unfinished_verb(root: Location) -> str | None:
     try:
         return str(json.loads((root / UNFINISHED / "job.json").read_all(MAX_MANIFEST))["verb"])
     except (PicstoreError, ValueError, RecursionError, KeyError, TypeError):
-        return "convert"  # The process was killed while it wrote the job file.
+        return "convert"  # The job file is missing or incomplete, as if a conversion was killed while writing it.
 
 
 def read_index(root: Where, manifest: Manifest) -> Table:

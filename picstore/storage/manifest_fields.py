@@ -16,14 +16,17 @@ from picstore.storage.format.layout import MAX_ATTACHMENTS, MAX_FILE
 from picstore.storage.format.maps import MapSpec
 from picstore.storage.location.resolve import EDITS, INDEX
 
-# Largest nesting depth of a manifest's values without a check of their own; copying and comparing such values recurse.
+# Largest nesting depth of a manifest's values of any form, because Python copies and compares them by recursion.
 MAX_DEPTH = 32
 
 Check: TypeAlias = Callable[[Any], None]
 
 
 class MalformedJson(ValueError):
-    """Error for a JSON value of a wrong type, range or set of members; ``path`` holds its keys, the innermost first."""
+    """Error for a JSON value of a wrong type, range or set of members.
+
+    ``path`` holds the keys that lead to the value, the innermost first, because each level of checks adds its key.
+    """
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -55,7 +58,7 @@ def integer(least: int | None = None, most: int | None = None) -> Check:
 
 
 def text(pattern: str | None = None, expected: str = "text") -> Check:
-    """Return a check that a value is a string, all of which ``pattern`` matches if a pattern is given."""
+    """Return a check that a value is a string, and matches ``pattern`` as a whole if a pattern is given."""
     matches = re.compile("(?s).*" if pattern is None else pattern).fullmatch
 
     def check(value: Any) -> None:
@@ -101,7 +104,10 @@ def closed_object(members: Mapping[str, Check]) -> Check:
 
 
 def open_object(required: Mapping[str, Check], possible: Mapping[str, Check] | None = None) -> Check:
-    """Return a check that a value is an object with the required members, finite numbers and at most 32 levels."""
+    """Return a check that a value is an object with at least the ``required`` members, and passes members' checks.
+
+    Its other members may have any form; all numbers in the object must be finite, and it may have 32 levels.
+    """
     known = {**(possible or {}), **required}
 
     def check(value: Any) -> None:
@@ -116,7 +122,10 @@ def open_object(required: Mapping[str, Check], possible: Mapping[str, Check] | N
 
 
 def _check_each(values: Any, checks: Iterable[tuple[Any, Check]], form: str) -> None:
-    """Check each member or item of ``values``; put its key, formatted by ``form``, before the path of an error."""
+    """Run pairs of a key and a check on the members or items of ``values``; add the key to the path of an error.
+
+    ``form`` formats the key for the path: ``".{}"`` for a member's name, ``"[{}]"`` for an item's index.
+    """
     key = None
     try:
         for key, inner in checks:
@@ -139,7 +148,7 @@ def _check_free(value: Any) -> None:
 
 
 def _check_maps(value: Any) -> None:
-    """Check the specifications of a dataset's maps, by name."""
+    """Check the JSON object in a manifest that holds the specifications of maps by attachment name."""
     if not isinstance(value, dict) or len(value) > MAX_ATTACHMENTS:
         raise MalformedJson(f"is {abbreviate(value)}, not an object of at most {MAX_ATTACHMENTS} maps")
     _check_each(value, ((name, _check_map) for name in value), ".{}")

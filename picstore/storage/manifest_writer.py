@@ -55,7 +55,7 @@ from picstore.storage.manifest import (
 )
 from picstore.storage.record_counts import RecordCounts, write_counts
 
-_LOCK_WAIT = 60.0  # seconds to wait for the lock; far longer than the few writes during which an edit holds it
+_LOCK_WAIT = 60.0  # seconds to wait for the lock of edits, which an edit holds only for a few short writes
 DAMAGED = f"{MANIFEST}.damaged"  # name to which `repair` moves a damaged manifest
 
 
@@ -108,7 +108,7 @@ def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts
         try:
             raw = (root / MANIFEST).read_all(MAX_MANIFEST)
         except NotADataset:
-            read_manifest(root)  # This call raises an error that states why the manifest is missing.
+            read_manifest(root)  # Raise the error of this call, which states why the manifest is missing.
             raise
         old = parse_manifest(raw, root / MANIFEST)
         if old.uuid == manifest.uuid:
@@ -130,7 +130,7 @@ def keep_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts
 
 
 def _write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Write a version's counts, unless they are None or leave out damaged records, whose labels are unknown."""
+    """Write a version's record counts, unless they are None or incomplete, because damaged records have no label."""
     if counts is not None and counts.records == manifest.images_left:
         write_counts(root, manifest, counts)
 
@@ -175,19 +175,21 @@ def replace_manifest(root: WritableLocation, old: bytes, manifest: Manifest) -> 
 
 
 def changed_meanwhile(root: Location) -> Conflict:
-    """Return the error for an edit of a dataset that another process has edited since it was opened."""
+    """Return the error to raise if another process has edited the dataset since this process opened it."""
     return Conflict(f"{root} was edited since it was opened; open it again and repeat the change")
 
 
 def copy_manifest(root: WritableLocation) -> None:
-    """Write the manifest over its copy; do so again if another process has replaced the manifest meanwhile."""
+    """Replace the manifest's copy by the manifest; repeat this if another process replaces the manifest meanwhile."""
     raw = None
     while raw != (raw := (root / MANIFEST).read_all(MAX_MANIFEST)):
         (root / COPY).write(raw)
 
 
 def remove_manifest(root: WritableLocation, manifest: Manifest) -> None:
-    """Make a dataset unfinished: remove the manifest's copy, then the manifest, so that no copy outlives it.
+    """Make a dataset unfinished: remove the manifest's copy, the manifest and the counts, in this order.
+
+    The copy is removed first, so that no copy is left of a manifest that is gone.
 
     Raise Conflict if the dataset now has another manifest.
     """

@@ -31,20 +31,21 @@ from picstore.storage.location.resolve import Allocate, Location, fresh
 # ``layout.ENTRY``: the first row and the last row + 1, or two equal numbers if no row is needed.
 RowsOf: TypeAlias = Callable[[Table], I64]
 
-# Containers with fewer bytes per record than this are always read whole.
+# Smallest mean number of bytes per record of a container that is read in part; other containers are read whole.
 MIN_MEAN = 1 << 19
-# Largest share of a container's bytes that is read in parts; above this share, one long read is faster.
+# Largest share of a container's bytes to read as separate parts; if more is needed, one read of the whole is faster.
 _MAX_SHARE = 0.5
-# Parts of a container at most this many bytes apart are read together, which costs less than another request or seek.
+# Parts of a container that are at most this many bytes apart are read together, with the bytes between them, because
+# that takes less time than another request or seek.
 _NEAR = 1 << 16
 # Smallest number of bytes of the first read of a container's tables (all bytes before the payload: header, index,
 # attachment table, segment table and extras). The first read shows how large the tables are.
 _FIRST_READ = 4096
-# Largest share of a container to read first in order to get its tables, unless _FIRST_READ is larger. The tables of a
-# container of photographs take about 1 % of it.
+# Largest share of a container to read first in order to get its tables, unless _FIRST_READ is larger: photographs'
+# tables take about 1 % of a container.
 _MAX_TABLES_SHARE = 1 / 64
-# Bytes of containers' tables to keep in memory, for about 4,000 containers; row ends computed from them take half as
-# much again. Tables are never evicted, because an epoch reads all tables once: newer tables would evict each other.
+# Bytes of tables to keep in memory, enough for about 4,000 containers; the row ends computed from tables take half as
+# much again. Kept tables are never evicted, because an epoch reads each container once: each would evict the next.
 _KEPT_BYTES = 64 << 20
 
 
@@ -55,11 +56,12 @@ class _Part:
     Attributes:
         number: record number in the container.
         begin: offset in the container of the image or attachment.
-        at, length: offset and length of the part in the buffer, in bytes.
+        at, length: offset and length in bytes of the part in the plan's buffer.
+        crc: CRC-32C of the part.
         header, header_at: number of bytes of the image's header, and offset in the buffer to which the header is read
-            before it is moved to ``at``.
+            before it is moved to ``at``, in front of the rows; both 0 for a whole image or an attachment.
         rows: tile rows that the part holds.
-        attachment: number of the attachment; None for an image.
+        attachment: index of the attachment among the record's; None for an image.
     """
 
     number: int
@@ -75,7 +77,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class PartialRead:
-    """Plan to read parts of a container, given its sound tables: ``pieces`` of its file, which fill ``buffer``."""
+    """Plan to read parts of a container whose tables are in memory: ``pieces`` of its file fill ``buffer``."""
 
     container: Container
     pieces: list[Piece]
@@ -213,12 +215,12 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
     order = order[length[order] > 0]
     if len(order):
         mine, low, high = owner[order], begin[order], (begin + length)[order]
-        apart = mine * (2 * MAX_CONTAINER)  # Added to offsets, this number keeps parts of different containers apart.
+        apart = mine * (2 * MAX_CONTAINER)  # added to offsets, so that parts of different containers never join
         starts = first_of_runs(apart + low, apart + high, _NEAR)
         which = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(order)))
         low_ends, high_ends = low[starts], np.maximum.reduceat(high, starts)
         before = np.cumsum(high_ends - low_ends) - (high_ends - low_ends)
-        # ``before`` becomes the offset of each range in its container's buffer.
+        # Subtract the bytes of other containers, so that ``before`` holds each range's offset in its own buffer.
         before -= before[np.searchsorted(mine[starts], mine[starts])]
         at[order] = before[which] + low - low_ends[which]
         for k, first, last in zip(mine[starts].tolist(), low_ends.tolist(), high_ends.tolist(), strict=True):
@@ -229,7 +231,7 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
 def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Table, I64]:
     """Return the values of ``Container.held`` and ``Container.tops`` for images at the offsets ``at`` in a buffer.
 
-    Both describe the rows ``rows`` of an image that is marked in ``found.there``, and all rows of any other image.
+    Both describe only the tile rows ``rows`` of an image that is marked in ``found.there``, else the whole image.
     """
     held = entries.copy()
     held["offset"] = at
@@ -245,9 +247,10 @@ def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Tab
 
 
 def _hold(container: Container, numbers: I64, held: Table, tops: I64, parts: Sequence[_Part]) -> None:
-    """Set a container's ``held``, ``tops`` and ``attached`` to the parts its buffer will hold.
+    """Set a container's ``held``, ``tops`` and ``attached`` to describe the parts that its buffer will hold.
 
-    Entries of all other images and attachments get length 0.
+    ``numbers`` are the record numbers of the rows of ``held`` and ``tops``. All other images and attachments get
+    length 0.
     """
     container.held, container.attached = container.index.copy(), container.attached.copy()
     container.held["length"] = container.held["segment_count"] = container.attached["length"] = 0
@@ -259,7 +262,7 @@ def _hold(container: Container, numbers: I64, held: Table, tops: I64, parts: Seq
 
 
 def _mark_lost(container: Container, part: _Part, stream: U8) -> None:
-    """Mark a record as lost because ``part`` has a wrong CRC; name its header or first damaged row as the place."""
+    """Mark the record of ``part`` as lost; its damage names the part, or the image's header or first damaged row."""
     what, offset = f"record {container.index['id'][part.number]}", part.begin
     stored = container.stored_rows(part.number) if part.header else None
     if stored is not None:
@@ -277,7 +280,7 @@ class TableReader:
 
     def __init__(self, rows: Table) -> None:
         self._rows = rows
-        self._share = 0.0  # largest share of a container's bytes that its tables have taken so far
+        self._share = 0.0  # largest share that tables took of a container so far, up to _MAX_TABLES_SHARE
         self._kept: dict[int, Container] = {}
         self._kept_bytes = 0
 
@@ -291,7 +294,7 @@ class TableReader:
         Containers that are damaged or cannot be read are left out; the caller then reads them whole.
 
         ``places`` maps each container's number to its file and position. ``unpack`` builds a container from its number,
-        these bytes and its header. A container's ``read_size`` is 0 if these bytes were in memory already.
+        the bytes before its payload, and its header. ``read_size`` is 0 if those bytes were kept in memory.
         """
         begun = {number: self._begin(number, path) for number, (path, _) in places.items() if number not in self._kept}
         found = {}
@@ -312,7 +315,10 @@ class TableReader:
         return found
 
     def _begin(self, number: int, path: Location) -> tuple[memoryview, bool]:
-        """Allocate memory of a container's tables' probable size; return it, and whether the page cache filled it."""
+        """Allocate memory as large as a container's tables probably are, and fill it if the page cache has the bytes.
+
+        Return the memory, and whether it is filled.
+        """
         size = int(self._rows["size"][number])
         buffer = fresh(min(size, max(_FIRST_READ, int(size * (self._share or _MAX_TABLES_SHARE)))))
         return buffer, path.read_cached([(int(self._rows["offset"][number]), buffer)])
@@ -320,7 +326,7 @@ class TableReader:
     def _finish(
         self, path: Location, ref: ContainerRef, buffer: memoryview, *, size: int, filled: bool
     ) -> tuple[memoryview, ParsedHeader]:
-        """Read the bytes before a container's payload that ``buffer`` lacks; return all of them, and the header."""
+        """Read what ``buffer`` lacks of the bytes before a container's payload; return these bytes, and the header."""
         guess = len(buffer)
         if not filled:
             path.read_pieces([(ref.offset, buffer)], file=ref.name)
@@ -335,12 +341,12 @@ class TableReader:
         return tables, header
 
     def _keep(self, number: int, tables: Container) -> None:
-        """Keep a container without its payload in memory, unless all those kept would then exceed _KEPT_BYTES.
+        """Keep a container without its payload in memory, unless all kept containers would then exceed _KEPT_BYTES.
 
-        There is no lock, because it might stay locked after a fork; if two threads race, the sum of bytes is slightly
-        too low.
+        No lock guards this, because a fork might leave it locked forever. Without a lock, two threads at once may
+        count too few bytes, which does no harm.
         """
         if self._kept_bytes + len(tables.buffer) <= _KEPT_BYTES:
-            # The copy shares ``tile_rows``, so it also keeps the row ends that are computed later.
+            # The copy shares the dictionary ``tile_rows``, and so keeps also the row ends that are computed later.
             self._kept[number] = tables.without_payload()
             self._kept_bytes += len(tables.buffer)

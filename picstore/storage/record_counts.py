@@ -23,10 +23,10 @@ from picstore.storage.format.container import Container
 from picstore.storage.location.resolve import COUNTS, EDITS, Location, Root, WritableLocation, map_concurrently, read_at
 from picstore.storage.manifest import Manifest, read_manifest
 
-NO_UUID = str(uuid.UUID(int=0))  # uuid in the counts of a dataset's part, which has no uuid yet
-_MERGED = 1 << 16  # number of (label, count) pairs to collect before the counts of each label are added up
+NO_UUID = str(uuid.UUID(int=0))  # uuid in a file with counts of only a part of a dataset, because a part has no uuid
+_MERGED = 1 << 16  # number of (label, count) pairs to collect before :meth:`RecordCounts.join` adds them up by label
 
-Relabel: TypeAlias = Callable[[I64, I64], I64]  # function of ids and stored labels that returns labels
+Relabel: TypeAlias = Callable[[I64, I64], I64]  # returns edited labels, given the records' ids and stored labels
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +104,7 @@ def count_records(
 
 
 def counts_name(manifest: Manifest) -> str:
-    """Return the name of the file with a version's record counts; each version of a dataset has its own file."""
+    """Return the path, in the dataset, of the file with a version's record counts; each version has its own file."""
     return COUNTS if manifest.edits is None else f"{EDITS}/{manifest.uuid}.counts"
 
 
@@ -165,7 +165,10 @@ def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) ->
 
 
 def counts_of_same_labels(root: Location, manifest: Manifest, origin: str) -> RecordCounts | None:
-    """Return counts of version ``origin``; None if they are unreadable or ``manifest`` has other records or labels."""
+    """Return the stored counts of version ``origin`` if they hold for ``manifest`` too, which an edit made of it.
+
+    Return None if the counts cannot be read, or ``manifest`` has other records or labels.
+    """
     with contextlib.suppress(NotADataset, Damage, UnsupportedVersion, UsageError):
         earlier = read_manifest(root, origin)
         if _labels_origin(earlier) == _labels_origin(manifest):
@@ -174,7 +177,7 @@ def counts_of_same_labels(root: Location, manifest: Manifest, origin: str) -> Re
 
 
 def _labels_origin(manifest: Manifest) -> tuple[Any, ...]:
-    """Return the fields of a manifest that determine the dataset's live records and their labels."""
+    """Return the fields of a manifest that are equal in two versions if these have the same records and labels."""
     edits = manifest.edits or Edits()
     labels = [entry for entry in edits.columns if entry.name == LABEL]
     return manifest.index_crc32c, manifest.files, edits.tombstones, labels
@@ -196,5 +199,5 @@ def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None
 
 
 def end_of_ids(ids: I64) -> int:
-    """Return a number above all ``ids``, int64 (ids from 2**63 on are negative), ignoring the -1 of damaged entries."""
+    """Return a number above all ``ids``, int64: −1 is a damaged entry, other negative values are ids from 2**63 on."""
     return 1 + int(ids[ids != -1].view(np.uint64).max(initial=0))

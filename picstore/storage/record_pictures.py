@@ -34,11 +34,11 @@ from picstore.storage.record_table import RecordTable
 if TYPE_CHECKING:
     from picstore.display.figures import Figure
 
-_SIDE = 240  # Smallest number of pixels on the longer side of an image that is decoded at a reduced size.
+_SIDE = 240  # Pixels that the longer side of an image must keep when it is decoded at a reduced size.
 _MAX_PIXELS = 1 << 28
 _NAMED = 8  # Number of classes to list in a notebook's facts about a dataset.
-# Formats to decode when images of an index are drawn. Others are not decoded, because some take long, and EPS would
-# start Ghostscript.
+# Formats of an index's images that are drawn, and Pillow's class that opens each. Images of other formats are not
+# drawn, because some take long to decode, and EPS would start Ghostscript.
 _FORMATS: dict[str, Callable[[io.BytesIO, str], ImageFile.ImageFile]] = {
     "JPEG": JpegImagePlugin.JpegImageFile,
     "PNG": PngImagePlugin.PngImageFile,
@@ -111,7 +111,7 @@ def _decode_foreign(data: bytes) -> U8:
 
 
 def _open_image(data: bytes) -> ImageFile.ImageFile:
-    """Read the header of an image without ``Image.open``, whose limit on pixels is global to the process."""
+    """Open an image of a format in _FORMATS, without ``Image.open``, whose limit of pixels holds for the process."""
     for opened in _FORMATS.values():
         with contextlib.suppress(SyntaxError):
             return opened(io.BytesIO(data), "")
@@ -119,7 +119,7 @@ def _open_image(data: bytes) -> ImageFile.ImageFile:
 
 
 def _objects_of(extra: Any) -> Objects:
-    with contextlib.suppress(ImageError):  # The target fields are malformed, which a loader will report.
+    with contextlib.suppress(ImageError):  # Draw no objects if target fields are malformed; a loader reports that.
         return read_objects(extra)
     return Objects()
 

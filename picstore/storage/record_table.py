@@ -30,7 +30,7 @@ FACTS = np.dtype(  # facts about a record from its index entry, 26 bytes
         ("encode_path", "u1"),  # all flags of the index entry; bits 2 and 3 are the encode path
     ]
 )
-# Names in an index entry of the fields of FACTS that have another name there.
+# Fields of FACTS whose value is in a differently named field of an index entry, and that field's name.
 _SOURCES = {"bytes": "length", "encode_path": "flags"}
 
 
@@ -39,8 +39,8 @@ def collect_facts(
 ) -> Array:
     """Call ``take`` with each container's FACTS, (n,), and join the results: one value for each record of the dataset.
 
-    ``records`` holds the number of records of each container; ``index`` reads a container without its payload. For a
-    damaged index entry or a missing file, the id is -1 and other facts are 0.
+    ``records`` holds the number of records of each container; ``index`` reads the container with a given number,
+    without its payload. If an index entry is damaged or a file missing, the id is -1 and other facts are 0.
     """
     collected = np.empty(int(records.sum(dtype=np.int64)), dtype)
     end = 0
@@ -77,7 +77,7 @@ def path_of(container: Container, k: int) -> str | None:
 
 
 def path_in(extra: bytes) -> str | None:
-    """Return the string ``path`` of an extra, given as JSON; None if the extra is not an object with such a member."""
+    """Return the string ``path`` in an extra, given as JSON; None if the extra is not an object with such a string."""
     try:
         value = json.loads(extra) if extra else None
     except (ValueError, RecursionError):
@@ -116,7 +116,7 @@ class RecordTable:
 
     def __init__(self, count: int, facts: Callable[[], Table], columns: Mapping[str, Callable[[], Column]]) -> None:
         self._count = count
-        # Function that reads the records' FACTS, (count,), with labels from the column ``label``.
+        # Function that reads the FACTS of all records, (count,), in which the column ``label`` replaces stored labels.
         self._read_facts = facts
         self._columns = {name: column for name, column in columns.items() if name != LABEL}
         self.names = (*(FACTS.names or ()), *(name for name in self._columns if name not in (FACTS.names or ())))
@@ -186,7 +186,8 @@ class RecordTable:
         """
         if isinstance(condition, str):
             condition = self.condition(condition)
-        # Read only the condition's columns, because embeddings may be larger than all other columns.
+        # Convert only the columns that the condition uses; others, such as embeddings, may be large. A condition
+        # without columns needs any column, for the number of rows.
         return condition.mark(self.to_arrow(condition.columns or ["id"]))
 
     @cached_property

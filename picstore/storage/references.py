@@ -41,8 +41,8 @@ from picstore.storage.manifest import Manifest, read_manifest
 
 # Path in the user's state folder of the file that lists the indexes made by this user.
 _NOTES = Path("picstore") / "indexes"
-# Byte ranges of a file that are at most this many bytes apart are read with one request. A request to a store takes as
-# long as a megabyte, but the limit is lower, because bytes between the ranges are read in vain.
+# Byte ranges of a file that are at most this many bytes apart are read with one request. The time of a request would
+# suffice to read a megabyte, but the limit is lower, because bytes between the ranges are read in vain.
 _NEAR = 1 << 18
 
 logger = logging.getLogger("picstore")
@@ -94,9 +94,10 @@ def find_references_root(
 
 
 def _find(where: Location, manifest: Manifest, stated: str) -> ReferencesRoot:
-    """Return the location of the root ``stated`` in an index's manifest.
+    """Return the folder of images that is ``stated`` in the manifest of the index at ``where``.
 
-    A relative path counts from the index's folder.
+    A relative path counts from the index's folder. Raise UsageError if the folder is not to be trusted, see
+    :func:`find_references_root`.
     """
     if is_relative(stated):
         folder = where.absolute() / stated
@@ -123,14 +124,14 @@ def _lies_in(path: str, folder: str) -> bool:
 
 
 def indexed_folder(where: Where) -> tuple[Location, ...]:
-    """Return a tuple of the folder of a local index's images; () unless the index names it by absolute path or URL."""
+    """Return (folder,), the images' folder of a local index, if named by absolute path or URL; else an empty tuple."""
     location = locate(where)
     if not isinstance(location, Folder) or not (location / MANIFEST).is_file():
         return ()
     try:
         references = read_manifest(location).references
         return () if references is None or is_relative(references.root) else (locate(references.root),)
-    except PicstoreError:  # Opening the index will raise the error.
+    except PicstoreError:  # Ignore a damaged manifest here; opening the index raises the error.
         return ()
 
 
@@ -161,7 +162,7 @@ def _notes() -> Path:
 
 
 def _key(manifest: Manifest) -> str:
-    """Return a digest of an index's root and list of files, which identifies the index because edits change neither."""
+    """Return a hash of an index's root and list of files, which identifies the index, because edits change neither."""
     root = None if manifest.references is None else manifest.references.root
     text = json.dumps([root, *map(astuple, manifest.files)])
     return hashlib.sha256(text.encode()).hexdigest()
@@ -169,7 +170,7 @@ def _key(manifest: Manifest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Blob:
-    """Image or attachment of record ``number``; ``begin`` is its offset in the container's payload in memory."""
+    """Image or attachment to read for record ``number``; ``begin`` is its offset in the payload, which joins all."""
 
     number: int
     begin: int
@@ -267,7 +268,7 @@ def _resolve(
 
 
 def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tuple[str, int]]:
-    """Return a function that maps the offset of a byte of the payload to the byte's file and its offset in the file."""
+    """Return a function that maps a byte's offset in the payload of all ``blobs`` to its file and its offset there."""
     begins = [blob.begin for blob in blobs]
 
     def origin(offset: int) -> tuple[str, int]:

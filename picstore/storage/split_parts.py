@@ -18,9 +18,9 @@ _CHUNK = 1 << 15  # number of ids to hash at a time, few enough for the CPU's ca
 
 
 def split_bounds(fractions: Sequence[float]) -> F64:
-    """Return the bounds between parts, which are the cumulated fractions below 1.
+    """Return the bounds between the parts of a split: sums of the first 1, 2, … fractions, without a sum of 1.
 
-    Raise UsageError if fractions are invalid.
+    Raise UsageError if fractions are not in (0, 1], or their sum exceeds 1.
     """
     if not 1 <= len(fractions) < _MAX_PARTS or not all(0 < fraction <= 1 for fraction in fractions):
         raise UsageError(f"the fractions are {fractions}; give 1 to {_MAX_PARTS - 1} numbers from 0 to 1")
@@ -50,7 +50,7 @@ def assign_parts(ids: I64, bounds: F64, *, seed: int, values: Values | None = No
 
 
 def _even_points(ids: I64, values: Values, key: int) -> U64:
-    """Return each record's point in Kronecker's sequence, in units of 2**-64."""
+    """Return each record's point in Kronecker's sequence, see :func:`assign_parts`, as an integer times 2**-64."""
     array = np.array(values)
     if array.ndim != 1 or array.dtype.kind not in "iuU":
         raise UsageError("by= takes a column of integers or texts, with a value for each record")
@@ -61,6 +61,6 @@ def _even_points(ids: I64, values: Values, key: int) -> U64:
     hashes = [hashlib.sha256(str(value).encode()).digest()[:8] for value in different.tolist()]
     starts = rng.keys(key, np.array([int.from_bytes(each, "little") for each in hashes], dtype=np.uint64))
     with np.errstate(over="ignore"):
-        # GOLDEN is the golden ratio modulo 1, in units of 2**-64.
+        # GOLDEN is the golden ratio modulo 1 as an integer times 2**-64, so overflow is the sequence's modulo 1.
         points: U64 = starts[which] + ranks * np.uint64(rng.GOLDEN)
     return points

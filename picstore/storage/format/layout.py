@@ -17,8 +17,8 @@ from picstore.arrays import Table
 from picstore.errors import Corrupt, TooLarge, Truncated, UnsupportedVersion
 from picstore.storage.format.checksum import crc32c
 
-# Format version of all structures except some manifests: manifests with edits have EDITED_VERSION, manifests of an
-# index have REFERENCES_VERSION.
+# Format version of all structures; only manifests with edits have EDITED_VERSION, and an index's manifest has
+# REFERENCES_VERSION.
 FORMAT_VERSION = 1
 EDITED_VERSION = 2
 REFERENCES_VERSION = 3
@@ -38,7 +38,7 @@ MAX_MANIFEST = 1 << 30  # Largest number of bytes of a manifest.
 # Largest file in bytes: more than any file system holds, and small enough that sums of offsets stay below 2**63.
 MAX_FILE = 1 << 60
 
-# As in PNG's signature, these bytes show whether a transfer has changed line ends or cleared the eighth bit.
+# As in PNG's signature, the line ends and the byte above 127 show whether a transfer has changed the file's bytes.
 FILE_MAGIC = b"\x89PIC\r\n\x1a\n"
 CONTAINER_MAGIC = b"PICC"
 TRAILER_MAGIC = b"PICTRAIL"
@@ -46,7 +46,7 @@ INDEX_MAGIC = b"PICINDEX"
 COUNTS_MAGIC = b"PICCOUNT"
 
 SAMPLINGS = ("", "grey", "444", "422", "440", "420")  # chroma subsamplings, by code in an index entry
-# Width and height in pixels of an MCU, by the code of the subsampling (T.81, A.2).
+# Width and height in pixels of a JPEG's MCU, by index in SAMPLINGS (T.81, A.2); (0, 0) for other subsamplings.
 MCU_SIZES = ((0, 0), (8, 8), (8, 8), (16, 8), (8, 16), (16, 16))
 # Flag of an index entry: row checksums follow the record's segment lengths in the segment table.
 ROW_CRCS = 1
@@ -54,9 +54,9 @@ ROW_CRCS = 1
 FOREIGN = 2
 # Flag of an index entry: entry points follow the record's segment lengths and row checksums in the segment table.
 ENTRY_POINTS = 16
-# Position of two bits in an index entry's flags; the two bits are an index into ENCODE_PATHS.
+# The two bits of an index entry's flags from this bit on are an index into ENCODE_PATHS.
 ENCODE_PATH_SHIFT = 2
-# Ways in which an image was encoded; "" means unknown.
+# Ways in which a conversion made the stored image; "" means unknown.
 ENCODE_PATHS = ("", "lossless", "reencoded", "")
 
 ENTRY = np.dtype(
@@ -128,7 +128,7 @@ _S = TypeVar("_S", bound="_Sealed")
 
 @dataclass(frozen=True)
 class _Sealed:
-    """Sealed structure: a magic number, the subclass's fields in order, and the CRC-32C of all these bytes."""
+    """Structure of SEALED bytes: a magic number, the subclass's fields in order, and the CRC-32C of these bytes."""
 
     MAGIC: ClassVar[bytes]
     STRUCT: ClassVar[struct.Struct]
@@ -155,7 +155,7 @@ class _Sealed:
 
 @dataclass(frozen=True)
 class FileHeader(_Sealed):
-    """First 64 bytes of a file; zeros follow up to ALIGNMENT."""
+    """First 64 bytes of a file of containers; zeros follow up to the first container, at offset ALIGNMENT."""
 
     MAGIC = FILE_MAGIC
     STRUCT = struct.Struct("<8sIII40x")
@@ -186,7 +186,7 @@ class ContainerHeader(_Sealed):
     size: int  # bytes of the whole container, including padding
     segments: int  # number of segment-table entries
     extras_size: int  # bytes of the zstd frame of the extras
-    extras_raw: int  # decompressed bytes of the extras
+    extras_raw: int  # bytes of the extras after decompression
     payload_size: int
     index_crc: int  # CRC of index and attachment table
     segments_crc: int
@@ -198,7 +198,7 @@ class ContainerHeader(_Sealed):
 
     @property
     def crc(self) -> int:
-        """CRC of the header, which footer and index repeat."""
+        """CRC-32C at the end of the header; footer and index repeat it, to show which container belongs to a row."""
         return crc32c(self.pack()[:-4])
 
     @property
@@ -281,13 +281,13 @@ class CountsHeader(_Sealed):
     row_size: int
     rows: int
     records: int
-    ids_end: int  # Number that is greater than all ids.
+    ids_end: int  # number above the ids of all records
     uuid: bytes  # uuid of the dataset's version whose records were counted
     rows_crc: int
 
 
 def check_rows(rows: Table, *, file: str) -> None:
-    """Raise Corrupt if a row of a footer or index describes an impossible container; to be called before allocating."""
+    """Raise Corrupt if a row of a footer or index describes a container that is impossible, such as too large."""
     bad = (rows["size"] > MAX_CONTAINER) | (rows["size"] < ALIGNMENT) | (rows["size"] % ALIGNMENT != 0)
     bad |= (rows["offset"] < ALIGNMENT) | (rows["offset"] > MAX_FILE) | (rows["offset"] % ALIGNMENT != 0)
     bad |= (rows["records"] == 0) | (rows["records"] > MAX_RECORDS) | (rows["referenced"] > MAX_CONTAINER)
@@ -299,9 +299,9 @@ def check_rows(rows: Table, *, file: str) -> None:
 def check_version(
     version: int, file: str, *, known: tuple[int, ...] = (FORMAT_VERSION,), read_by: object = None
 ) -> None:
-    """Raise UnsupportedVersion if ``version`` is not in ``known``.
+    """Raise UnsupportedVersion if the format version of ``file`` is not in ``known``.
 
-    ``read_by`` is the first release to read ``version``.
+    ``read_by``, the first release of picstore that reads ``version`` according to the file, is part of the message.
     """
     if version not in known:
         named = isinstance(read_by, str) and re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", read_by)

@@ -31,10 +31,10 @@ def fresh(size: int) -> memoryview:
 
 
 def first_of_runs(begins: I64, ends: I64, near: int) -> I64:
-    """Group byte ranges of a file into runs, each for one read; return the index of each run's first range.
+    """Group n byte ranges of a file into runs, each to be read at once; return the index of each run's first range.
 
-    ``begins`` must ascend. A range that begins at most ``near`` bytes after the end of all previous ranges continues a
-    run.
+    ``begins``, which must ascend, and ``ends`` are int64 (n,). A range joins the previous ranges' run if it begins at
+    most ``near`` bytes after the largest of their ends.
     """
     import numpy as np  # Imported here, because locations must load without NumPy.
 
@@ -161,15 +161,15 @@ class Location(Root):
         """Yield (relative path with slashes, size in bytes) of all files below this folder, in any order."""
 
     def is_odd(self, name: str) -> bool:
-        """Return whether the store's client rejects a name of a file below this folder and so cannot read the file."""
+        """Return whether a file of this name below this folder is unreadable, because the store's client rejects it."""
         return False
 
     def link_to(self, target: WritableLocation) -> bool:
-        """Make the target a hard link to the file; return False and do nothing if that is impossible."""
+        """Make the target a hard link to this file and return True; return False if such a link is impossible."""
         return False
 
     def copy_to(self, target: WritableLocation) -> None:
-        """Copy the file; the target appears only once it is complete."""
+        """Copy this file to the target, which appears only once it is complete."""
         size = self.size()
         out = target.create()
         try:
@@ -213,7 +213,7 @@ class WritableLocation(Location):
 
     @abstractmethod
     def sweep(self) -> None:
-        """Remove incomplete files that killed processes left in this folder and its immediate subfolders."""
+        """Remove the incomplete files that killed processes left in this folder and in the folders directly in it."""
 
     @abstractmethod
     def lock(self, busy: str, *, wait: float = 0, create: bool = False) -> contextlib.AbstractContextManager[None]:

@@ -36,7 +36,7 @@ class AtomicFile:
             if self._partial.exists():
                 _open_files.add(self)
                 return
-            self._out.close()  # ``sweep`` removed the file before it was locked.
+            self._out.close()  # ``sweep`` removed the file in the moment before the lock; try another name.
 
     def write(self, data: Buffer) -> None:
         self._out.write(data)
@@ -44,7 +44,7 @@ class AtomicFile:
     def flush(self) -> None:
         """Write the buffered bytes before a fork, because the forked process would write them too when it ends."""
         if not self._ended and not self._out.closed:
-            with contextlib.suppress(OSError):  # Ignore the error, which the next write raises again.
+            with contextlib.suppress(OSError):  # On a full disk, say; the next write raises the error again.
                 self._out.flush()
 
     def close(self) -> None:
@@ -55,10 +55,10 @@ class AtomicFile:
         sync_folder(self._path.parent)
 
     def close_new(self) -> bool:
-        """Publish the file unless a file of its name exists; return whether it was published."""
+        """Give the file its final name unless a file of that name exists; return whether this was done."""
         self._sync()
         try:
-            os.link(self._partial, self._path)  # unlike a rename, this fails if the file exists
+            os.link(self._partial, self._path)  # unlike a rename, a link never replaces an existing file
         except FileExistsError:
             return False
         except OSError:  # The file system has no hard links.
@@ -106,7 +106,7 @@ os.register_at_fork(before=_flush_all)
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its missing parents, durably."""
+    """Create a folder and its missing parents, so that they outlast a crash of the machine."""
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(exist_ok=True)
@@ -114,7 +114,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the creation and renaming of files in a folder durable."""
+    """Write a folder's entries to the disk, so that new and renamed files outlast a crash of the machine."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         sync(descriptor)
@@ -123,7 +123,7 @@ def sync_folder(path: Path) -> None:
 
 
 def sync(descriptor: int) -> None:
-    """Make writes to a file, or renames in a folder, durable.
+    """Write to the disk what was written to an open file, or changed in an open folder.
 
     On macOS, fsync leaves data in the disk's cache. F_FULLFSYNC flushes this cache too, but not all file systems
     support it.

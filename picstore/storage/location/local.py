@@ -130,7 +130,7 @@ class Folder(WritableLocation):
         return self.path.is_dir()
 
     def exists(self) -> bool:
-        return self.path.exists()  # also true for a pipe
+        return self.path.exists()  # True for pipes and devices too.
 
     def entries(self) -> list[Entry]:
         try:
@@ -146,7 +146,7 @@ class Folder(WritableLocation):
     def files(self) -> Iterator[tuple[str, int]]:
         for folder, _, names in os.walk(self.path):
             for path in (Path(folder, name) for name in names):
-                with contextlib.suppress(FileNotFoundError):  # Other processes may be renaming files here.
+                with contextlib.suppress(FileNotFoundError):  # Another process may have renamed the listed file.
                     yield path.relative_to(self.path).as_posix(), path.lstat().st_size
 
     def write(self, data: bytes) -> None:
@@ -190,8 +190,7 @@ class Folder(WritableLocation):
                 partial = partial_path(target.path)
                 os.link(self.path, partial)
                 partial.replace(target.path)
-                # If the target was a link to the same file already, replace() did nothing, and the temporary link
-                # remains.
+                # If the target was already a link to this file, ``replace`` did nothing; remove the temporary link.
                 partial.unlink(missing_ok=True)
                 sync_folder(target.path.parent)
                 return True
@@ -211,7 +210,8 @@ class Folder(WritableLocation):
 
     def sweep(self) -> None:
         for path in (*self.path.glob(f"*{PARTIAL}"), *self.path.glob(f"*/*{PARTIAL}")):
-            # Keep files that raise errors: a living process has locked or renamed them, or picstore did not write them.
+            # An error means that the file is in use, because a living process has locked or renamed it, or that it is
+            # not a regular file of this user; such a file is kept.
             with contextlib.suppress(OSError), os.fdopen(open_regular(path)[0], "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
@@ -229,7 +229,7 @@ class Folder(WritableLocation):
             raise UsageError(f"{self} cannot be locked, {error.strerror}; make it writable") from error
         try:
             self._flock(descriptor, busy, time.monotonic() + wait)
-            # The previous holder of the lock may have removed the file; other processes would then lock a new file.
+            # If the lock's previous holder has removed the file, this lock protects nothing: others lock a new file.
             if not self.path.exists() or not os.path.samestat(os.fstat(descriptor), self.path.stat()):
                 raise Conflict(f"{self} was removed by another process; run the command again")
             yield

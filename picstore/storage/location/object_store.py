@@ -34,13 +34,13 @@ from picstore.storage.location.s3_listing import Page, is_odd, list_s3
 
 # Size in bytes of a part of a multipart upload. S3 allows 10,000 parts, so an object can have 78 GiB.
 PART_SIZE = 8 << 20
-# Number of parts of an object to send concurrently. A worker of `convert` writes 16 objects at a time, so it holds 256
-# MiB.
+# Number of parts of an object to send concurrently. A worker of `convert` writes 16 objects at a time, and so holds
+# 16 × 2 × 8 MiB of parts.
 _CONCURRENT_PARTS = 2
 # Largest size in bytes of an object that is written conditionally, such as a manifest or a job.
 _MAX_CONDITIONAL = 1 << 30
-# Environment variables that state the URL of another endpoint. obstore itself reads those for "s3" and "az". The
-# variable for "gs" is that of Google's libraries for an emulator, with which picstore uses no credentials.
+# Environment variables, by scheme, that state the URL of a store other than the cloud's own. For "s3" and "az", obstore
+# itself reads them. That for "gs" states the emulator for Google's libraries, which picstore uses without credentials.
 _ENDPOINT_VARIABLES = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 _NO_ACCOUNT = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 
@@ -54,13 +54,13 @@ class SentParts:
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._parts = parts
-        self._first: bytes | None = None  # first part, kept until a second part is taken
+        self._first: bytes | None = None  # first part, kept for a new upload until a second part is taken
         self._count = 0
         self.size = self.crc = 0
         self.ended = False
 
     def all_unsent(self) -> bool:
-        """Return whether all parts can be iterated over again, because at most one part was taken so far."""
+        """Return whether a new upload can iterate over all parts, because at most the first part was taken so far."""
         return self._count < 2 and not self.ended
 
     def __iter__(self) -> Iterator[bytes]:
@@ -118,9 +118,9 @@ class MultipartUpload:
             self._thread.join()
 
     def _send_to_thread(self, part: bytes | _Abandoned | None, *, report: bool = True) -> None:
-        """Queue a part for the thread, waiting while the queue is full.
+        """Queue a part, or None for the end of the object, for the thread, waiting while the queue is full.
 
-        If the thread has failed, raise its error if ``report``, else do nothing.
+        If the thread has failed, raise its error if ``report`` is true, else do nothing.
         """
         while True:
             if self._error is not None:
@@ -208,7 +208,7 @@ class Bucket(RemoteFile, WritableLocation):
                             continue
                         if not size:
                             empty.add(key)
-                        if name := self._relative_name(key):  # an object with an empty name marks this folder
+                        if name := self._relative_name(key):  # The name is empty for the object that marks this folder.
                             yield name, size
                     waits, alive = rule.waits(rule.deadline()), time.monotonic()
                 break
@@ -247,9 +247,9 @@ class Bucket(RemoteFile, WritableLocation):
         try:
             self._upload(parts)
         except (Unreachable, NotADataset):
-            if parts.all_unsent():  # the request that begins the upload has failed
+            if parts.all_unsent():  # The upload failed at its first request, so it can be repeated.
                 self._upload(parts)
-            # If only the answer to the last request was lost, the upload is complete.
+            # If the last request succeeded and only its answer was lost, the object holds all parts.
             elif not (parts.ended and self._holds(parts)):
                 raise
 
@@ -287,8 +287,8 @@ class Bucket(RemoteFile, WritableLocation):
         try:
             self._ask(lambda client: library().put(client, self.key, data, mode=mode))
         except ConditionFailed:
-            # If a request succeeded but its answer was lost, the condition of the repeated request does not hold,
-            # although the object now has ``data``.
+            # If the first request succeeded but its answer was lost, its repetition fails, because the object has
+            # changed: it now holds ``data``.
             with contextlib.suppress(NotADataset):
                 return self.read_all(_MAX_CONDITIONAL) == data
             return False
@@ -309,13 +309,13 @@ class Bucket(RemoteFile, WritableLocation):
         keys = [self.key] if self.is_file() else [(self / name).key for name in names]
         try:
             self._delete(keys)
-        except NotADataset:  # An object was removed before, but is still listed.
+        except NotADataset:  # A listed object is already removed; delete the objects one by one.
             for key in keys:
                 with contextlib.suppress(NotADataset):
                     self._delete([key])
 
     def _delete(self, keys: list[str]) -> None:
-        """Delete objects, 1,000 per request in some stores; in other stores, a missing object raises NotADataset."""
+        """Delete the objects ``keys``; raise NotADataset if an object is missing, which some stores ignore."""
         if keys:
             self._ask(lambda client: library().delete(client, keys))
 

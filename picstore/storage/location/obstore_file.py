@@ -53,11 +53,11 @@ _ENDPOINT_HINTS = {
     **dict.fromkeys(("http", "https"), "the URL"),
 }
 NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-# Messages of errors that need no retry: statuses 4xx except 408 (timeout) and 429 (too many requests), and answers that
-# violate HTTP.
+# Texts in messages of errors that a retry cannot mend: statuses 4xx except 408 (timeout) and 429 (too many requests),
+# and answers that violate HTTP.
 _REFUSED = re.compile(r"status code: 4(?!08|29)\d\d|Requested \S+ got|Header missing|redirect without LOCATION")
 _ODD_KEY = re.compile(r'invalid path: (?:Error parsing )?Path "(.*?)"', re.DOTALL)
-# Names of TLS errors in rustls' messages; the group is the reason why a certificate is rejected.
+# Names of TLS errors in the messages of rustls, obstore's TLS library; the group is why a certificate is rejected.
 _TLS = re.compile(
     r"\b(?:InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)|AlertReceived|PeerIncompatible|InvalidMessage)"
 )
@@ -65,8 +65,8 @@ _TLS = re.compile(
 # store.
 _COMPRESSIONS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress"})
 NO_RETRIES = Retries(0)
-# Clients by process id, bucket and rule of retries. The process id is needed because a forked process must not use its
-# parent's clients.
+# obstore's clients, by process id, bucket and rule of retries. The key has the process id because a forked process
+# inherits this dictionary, but must not use its parent's clients.
 _clients: dict[tuple[int, str, Retries], Any] = {}
 
 
@@ -128,7 +128,7 @@ class RemoteFile(Location):
                 pass
 
     def _read_run(self, run: Sequence[Piece], file: str) -> None:
-        """Read pieces, which are sorted by offset, and the bytes between them with one request."""
+        """Fill the memory of pieces, sorted by offset, with one request, which also reads the bytes between pieces."""
         begin, end = run[0][0], max(offset + len(memory) for offset, memory in run)
         download = self._download_all_of(begin, end - begin, file=file)
         if len(run) == 1:
@@ -197,7 +197,10 @@ class RemoteFile(Location):
         return int(self._meta()["size"])
 
     def pin(self) -> tuple[Self, int]:
-        """Return this file, pinned to its present version, and its size; reading another version raises Changed."""
+        """Return this file with ``expected`` set to its present version, and its size in bytes.
+
+        If the file has another version by the time the returned location is read, Changed is raised.
+        """
         meta = self._meta()
         return replace(self, expected=_version_of(meta)), int(meta["size"])
 
@@ -262,7 +265,7 @@ class RemoteFile(Location):
         except errors.NotSupportedError as error:
             raise self._unconditional(file) from error
         except errors.BaseError as error:
-            # If the error's text has credentials, it is not kept as the cause, because tracebacks show it.
+            # A traceback shows the texts of causes, so obstore's error is no cause if its text has credentials.
             shown = redact(str(error)) == str(error)
             raise self._failure(file, error) from (error if shown else None)
 
@@ -286,7 +289,8 @@ class RemoteFile(Location):
                 f"{file}: the server's {refused}; check {_ENDPOINT_HINTS[self.scheme]}, the clock of this machine, and "
                 "the authorities that it trusts (SSL_CERT_FILE)"
             )
-        # If there are no credentials, obstore requests some at this address, which serves virtual machines of clouds.
+        # Without credentials, obstore requests some from this address, where clouds serve them to virtual machines;
+        # that this request has failed means that the user has given none.
         if "169.254.169.254" in text:
             return Unreachable(f"{file}: there are no credentials; {self._credentials}")
         if "Content-Length Header missing" in text:
@@ -309,7 +313,7 @@ class RemoteFile(Location):
 
 
 class OddKey(UsageError):
-    """Error for an object that obstore can neither read nor list, because it rejects the object's name."""
+    """Error for an object that obstore can neither read nor list, because obstore rejects its key."""
 
 
 class ConditionFailed(PicstoreError):
@@ -317,7 +321,7 @@ class ConditionFailed(PicstoreError):
 
 
 def retries(*, patient: bool) -> Retries:
-    """Return the rule of retries: 10 in about 3 s, or, if ``patient``, for 3 minutes, in which a store may restart.
+    """Return the rule of retries: at most 10 within seconds, or, if ``patient``, for 3 minutes, so a store may restart.
 
     The first requests of a command are not patient, so that a wrong setting fails soon.
     """

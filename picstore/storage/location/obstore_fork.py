@@ -24,9 +24,10 @@ from picstore.errors import missing_extra
 _PACKAGE, _COMPILED = "obstore", "obstore._obstore"
 # The package ``obstore``, as imported by a process, by process id.
 _loaded: dict[int, ModuleType] = {}
-# A lock for each process, by process id, because another thread of the parent may hold the parent's lock at a fork.
+# Locks by process id. A forked process needs a lock of its own, because a thread of its parent may have held the
+# parent's lock during the fork, and such a lock is never released in the forked process.
 _locks: dict[int, threading.Lock] = {}
-# File from which the compiled module was first loaded; empty until then.
+# Path of the file from which obstore's compiled module was first loaded, as the only item; empty before.
 _files: list[Path] = []
 
 
@@ -54,7 +55,7 @@ def _load() -> ModuleType:
 
 
 def _replace_compiled(file: Path) -> None:
-    """Load the compiled module anew from a copy of its file, so that the package's next import uses it."""
+    """Load a second instance of obstore's compiled module from a copy of ``file``, for the package's next import."""
     for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]:
         del sys.modules[name]
     with _copied(file) as path:
@@ -69,7 +70,7 @@ def _replace_compiled(file: Path) -> None:
 
 @contextlib.contextmanager
 def _copied(file: Path) -> Iterator[str]:
-    """Yield the path of a copy of a file, in memory if possible, because temporary folders may be mounted noexec."""
+    """Yield the path of a copy of a file, in memory if possible, as temporary folders may forbid loading code."""
     if not hasattr(os, "memfd_create"):
         with tempfile.NamedTemporaryFile(suffix=file.suffix) as copy:
             copy.write(file.read_bytes())

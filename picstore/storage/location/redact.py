@@ -9,9 +9,9 @@ import re
 _USER = re.compile(r"(://)[^/\s@\"']*@")
 _QUERY = re.compile(r"\?[^\s\"'<>)]*")
 _SIGNED = re.compile(r"(sig|signature|token|credential)=", re.IGNORECASE)
-# Names of environment variables in which tools for clouds expect secrets.
+# Names of environment variables in which the clouds' tools expect secrets, whose values are removed from messages.
 _SECRET = re.compile(r"(AWS|AZURE|GOOGLE|GCP|HF)_.*(SECRET|TOKEN|KEY|PASSWORD|SAS)|GOOGLE_SERVICE_ACCOUNT_KEY")
-# These variables are not secret: they hold names of keys, or of files with keys.
+# Names that match _SECRET of variables that are not secret: they hold a key's id, or the path of a file with a key.
 _PUBLIC = re.compile(r".*(_ID|_FILE|_PATH)")
 _MIN_SECRET = 8  # smallest number of characters of a secret; a shorter value might be an ordinary word of a message
 

@@ -21,7 +21,7 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def kind_of(mode: int) -> str:
-    """Return what a path is, a named pipe, a socket or a device, given its ``st_mode``."""
+    """Return "a named pipe", "a socket" or "a device" for the ``st_mode`` of a file that is not regular."""
     if stat.S_ISFIFO(mode):
         return "a named pipe"
     return "a socket" if stat.S_ISSOCK(mode) else "a device"

@@ -25,7 +25,7 @@ from picstore.storage.location.obstore_file import RemoteFile
 from picstore.storage.location.redact import redact
 from picstore.storage.location.web_and_hub import HubFile, WebFile
 
-# Names that other modules import from this module, though ``abstract_location`` defines them.
+# Names of ``abstract_location`` that other modules import from this module, which mypy allows for these names only.
 __all__ = ["Allocate", "Location", "Root", "WritableLocation", "fresh"]
 
 MANIFEST = "picstore.json"
@@ -46,10 +46,10 @@ _SCHEMES: dict[str, type[RemoteFile]] = {
     **dict.fromkeys(("http", "https"), WebFile),
     "hf": HubFile,
 }
-_URL = re.compile(r"([a-z][a-z0-9+]*):/{1,2}(.*)", re.DOTALL)  # one slash or two, because pathlib merges two slashes
-# Mean seconds per call above which calls are assumed to wait for a disk or network.
+_URL = re.compile(r"([a-z][a-z0-9+]*):/{1,2}(.*)", re.DOTALL)  # one slash or two: pathlib turns s3://x into s3:/x
+# Mean seconds per call above which ``map_concurrently`` assumes that calls wait for a disk or network.
 _WAITING_SECONDS = 0.001
-# Number of concurrent calls: enough to hide waits of 20 ms, and few enough for any store.
+# Number of calls that ``map_concurrently`` runs at a time: enough to hide waits of 20 ms, few enough for any store.
 _MAX_REQUESTS = 16
 
 
@@ -88,7 +88,7 @@ def locate_writable(where: Where) -> WritableLocation:
 
 
 def is_relative(name: str) -> bool:
-    """Return whether a name is a relative path, that is, neither an absolute path nor a URL."""
+    """Return whether a string is a relative path, not an absolute path or a URL."""
     return _URL.fullmatch(name) is None and "://" not in name and not name.startswith("/")
 
 

@@ -22,7 +22,7 @@ def is_odd(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Page of a listing: (key, size) of each object, and the prefix of each folder without the final slash."""
+    """Page of a listing: (key, size in bytes) of each object, and key of each folder, both without a final slash."""
 
     objects: list[tuple[str, int]]
     folders: list[str]
@@ -43,7 +43,7 @@ def list_s3(request: dict[str, str], *, where: str) -> Iterator[Page]:
     try:
         for found in client.get_paginator("list_objects_v2").paginate(**request):
             objects = [(one["Key"], int(one["Size"])) for one in found.get("Contents", ())]
-            # An empty object whose key ends with two slashes is the mark of a folder without a name.
+            # Leave out an empty object whose key ends with two slashes: it marks a folder whose name is empty.
             objects = [(key.removesuffix("/"), size) for key, size in objects if size or not key.endswith("//")]
             yield Page(objects, [one["Prefix"].removesuffix("/") for one in found.get("CommonPrefixes", ())])
     except ClientError as error:

@@ -9,7 +9,7 @@ from picstore.errors import UsageError
 from picstore.storage.location.abstract_location import Buffer
 from picstore.storage.location.resolve import Location
 
-# Largest size in bytes of a file in UTF-16 or UTF-32, which is read whole.
+# Largest size in bytes of a text file in UTF-16 or UTF-32, because such a file is read whole, not line by line.
 MAX_WIDE = 1 << 30
 # Encodings by byte order mark. UTF-32 comes first, because UTF-16's little-endian mark begins UTF-32's.
 _WIDE = {
@@ -23,7 +23,8 @@ _WIDE = {
 def text_of_file(data: Buffer, errors: str = "strict") -> str:
     """Decode the bytes of a text file, as UTF-8 or by its byte order mark, which editors on Windows write.
 
-    ``errors`` is as for ``bytes.decode``; for UTF-16 and UTF-32, any value except "strict" means "replace".
+    ``errors`` says what invalid bytes become, as for ``bytes.decode``; for UTF-16 and UTF-32, any value except "strict"
+    means "replace".
     """
     start = bytes(memoryview(data)[:4])
     for mark, encoding in _WIDE.items():

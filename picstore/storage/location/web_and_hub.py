@@ -25,7 +25,8 @@ from picstore.storage.location.resumed_download import OutOfRange, Retries, Unre
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# A revision is a branch, a tag or a commit. Only revisions of conversions and pull requests have slashes.
+# OWNER/NAME, revision and path in a URL. A revision is a branch, a tag or a commit; slashes are possible only in
+# refs/convert/… and refs/pr/….
 _REPOSITORY = re.compile(r"datasets/([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL)
 
 
@@ -83,7 +84,7 @@ class WebFile(RemoteFile):
 
 @dataclass(frozen=True, slots=True)
 class HubFile(WebFile):
-    """Location in a dataset of the Hugging Face hub; ``bucket`` is ``datasets/OWNER/NAME`` or that with ``@REV``."""
+    """Location in a dataset of the Hugging Face hub; ``bucket`` is ``datasets/OWNER/NAME[@REV]``, ``key`` the path."""
 
     @classmethod
     def parse(cls, scheme: str, rest: str) -> Self:
@@ -109,7 +110,7 @@ class HubFile(WebFile):
         return sorted(Entry(self._relative_name(each.path), not hasattr(each, "size")) for each in self._list())
 
     def files(self) -> Iterator[tuple[str, int]]:
-        # As in an object store, the listing of a prefix without objects is empty, not an error.
+        # Yield nothing if the folder is missing, as an object store does for a prefix without objects.
         with contextlib.suppress(NotADataset):
             for each in self._list(recursive=True):
                 if hasattr(each, "size"):
@@ -150,15 +151,16 @@ class HubFile(WebFile):
 
 
 def _http_client(url: str, rule: Retries, headers: dict[str, str]) -> Any:
-    headers = {**headers, "accept-encoding": "identity"}  # otherwise byte ranges may refer to compressed bytes
+    headers = {**headers, "accept-encoding": "identity"}  # so that byte ranges are never those of compressed bytes
     options = {"timeout": "120s", "allow_http": url.startswith("http://"), "default_headers": headers}
     return library().store.HTTPStore(url, client_options=options, retry_config=rule.config())
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
-    """Return the types of errors that the hub's client, with any of three HTTP libraries, raises for lost answers."""
+    """Return the types of errors that the hub's client raises for a lost answer; they depend on its HTTP library."""
     found = [sys.modules[name].TransportError for name in ("httpx", "httpx2") if name in sys.modules]
-    # Errors of ``requests`` are OSErrors. An answer that is cut short is not JSON, which raises ValueError.
+    # The HTTP library may be ``httpx``, ``httpx2`` or ``requests``, whose errors are OSErrors. An answer that is cut
+    # short is not JSON, which raises ValueError.
     return (OSError, ValueError, *found)
 
 
