@@ -155,7 +155,7 @@ def sine_cosine(degrees: F64) -> tuple[F64, F64]:
     quarters = np.rint(degrees / 90)
     x = (degrees - 90 * quarters) * (math.pi / 180)
     sine, cosine = np.ones_like(x), np.ones_like(x)
-    # Below 45 degrees, terms beyond the 17th are too small to matter.
+    # Horner's scheme from the term x**17 down; for angles up to 45 degrees, later terms are below float64's precision.
     for k in range(17, 1, -2):
         sine = 1 - x * x / (k * (k - 1)) * sine
         cosine = 1 - x * x / ((k - 1) * (k - 2)) * cosine
@@ -165,12 +165,12 @@ def sine_cosine(degrees: F64) -> tuple[F64, F64]:
 
 
 def _expanded(linear: F64, shift: F64, size: I64) -> I64:
-    """Return sizes, int64 (n, 2), of new canvases that hold the mapped canvases.
+    """Return sizes, int64 (n, 2), of canvases that hold canvases of ``size`` after their rotation, as torchvision does.
 
-    Excess below 1e-4 pixels is cut off.
+    Corners are cut off to 1e-4 pixels before they are rounded outwards, so that no rounding error adds a pixel.
     """
     half = size / 2
-    offset = shift + _times(linear, half) - half  # how far the map displaces the center
+    offset = shift + _times(linear, half) - half  # vector from the canvas's center to the center's mapped position
     extent = _times(np.abs(linear), half)
     high = np.ceil(np.trunc((offset + extent + half) * 1e4) / 1e4)
     low = np.floor(np.trunc((offset - extent + half) * 1e4) / 1e4)

@@ -19,7 +19,8 @@ from picstore.train.transforms import opcodes
 from picstore.train.transforms.padding_and_edges import BORDERS
 
 Fill: TypeAlias = tuple[int, int, int]
-# An interpolation's name, a member of torchvision's or Pillow's enumeration, or a sequence of names or members.
+# Parameter ``interpolation`` of transforms: a name, a member of torchvision's or Pillow's enumeration, or a sequence of
+# these.
 Interpolation: TypeAlias = Any
 Padding: TypeAlias = "int | Sequence[int]"
 Range: TypeAlias = "float | Sequence[float]"
@@ -28,9 +29,9 @@ Size: TypeAlias = "int | Sequence[int]"
 _CHANNELS = 3
 # Largest side of an output in pixels; the sides of a baseline JPEG may be almost twice as long.
 _MAX_SIZE = 1 << 15
-_RANDOM = ("bilinear", "bicubic")  # timm's interpolation="random"
-# For each interpolation of a warp, the value of SAMPLING. Bicubic is Pillow's, because torchvision has no bicubic
-# sampling of tensors.
+_RANDOM = ("bilinear", "bicubic")  # interpolations from which interpolation="random" draws, as in timm
+# For each interpolation of a warp, the operand ``opcodes.SAMPLING``. Bicubic is as in Pillow, because torchvision does
+# not warp tensors by bicubic interpolation.
 _SAMPLINGS = {
     filters.NEAREST: opcodes.NEAREST,
     filters.BILINEAR: opcodes.BILINEAR,
@@ -67,7 +68,7 @@ def checked_probability(p: float, transform: str) -> float:
 
 
 def checked_range(bounds: Any, name: str) -> tuple[float, float]:
-    """Return two numbers, the smaller first; a sequence of one number gives that number twice."""
+    """Return ``bounds`` as (minimum, maximum); a sequence of one number gives that number twice."""
     pair = list(bounds) if isinstance(bounds, Sequence) else []
     pair = pair * 2 if len(pair) == 1 else pair
     if len(pair) != 2 or not all(is_number(bound) for bound in pair) or pair[0] > pair[1]:
@@ -94,9 +95,10 @@ def checked_angles(degrees: Any, name: str, counts: tuple[int, ...]) -> tuple[fl
 
 
 def checked_channels(value: Any, name: str, alternative: str = "") -> list[float]:
-    """Return three numbers; one number stands for three equal ones. An error's message also offers ``alternative``.
+    """Return a number for each of red, green and blue; a single number stands for all three.
 
-    ``value`` may be a NumPy array or a tensor, or a list of tensors, which torchvision makes of a tensor.
+    ``value`` may be an array, a tensor, or a list of tensors, to which torchvision converts a tensor. An error's
+    message also offers ``alternative``, such as another permitted value.
     """
     given = value.tolist() if hasattr(value, "tolist") else value
     numbers = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]

@@ -23,22 +23,22 @@ class Operation(IntEnum):
     """Operation on an image; the comment after each operation says what its argument is."""
 
     IDENTITY = 0
-    SHEAR_X = 1  # slope: source pixels along x per pixel down
-    SHEAR_Y = 2  # slope: source pixels along y per pixel to the right
-    TRANSLATE_X = 3  # translation to the right in pixels
-    TRANSLATE_Y = 4  # translation down in pixels
-    ROTATE = 5  # angle in degrees, counter-clockwise
-    BRIGHTNESS = 6  # factor of the brightness
-    COLOR = 7  # factor of the saturation
-    CONTRAST = 8  # factor of the contrast
-    SHARPNESS = 9  # factor of the sharpness
-    POSTERIZE = 10  # number of bits of a level to keep
-    SOLARIZE = 11  # threshold: levels at or above it are inverted
-    SOLARIZE_ADD = 12  # number to add to levels below 128
+    SHEAR_X = 1  # argument: slope, source pixels along x per pixel down
+    SHEAR_Y = 2  # argument: slope, source pixels along y per pixel to the right
+    TRANSLATE_X = 3  # argument: translation to the right in pixels
+    TRANSLATE_Y = 4  # argument: translation down in pixels
+    ROTATE = 5  # argument: angle in degrees, counter-clockwise
+    BRIGHTNESS = 6  # argument: factor by which levels are multiplied; 1 changes nothing
+    COLOR = 7  # argument: factor by which the saturation is multiplied; 0 makes grey, 1 changes nothing
+    CONTRAST = 8  # argument: factor for the levels' differences from the mean grey level; 1 changes nothing
+    SHARPNESS = 9  # argument: 0 smooths, 1 changes nothing, and a larger factor sharpens
+    POSTERIZE = 10  # argument: number of highest bits of a level to keep
+    SOLARIZE = 11  # argument: threshold; levels at or above the threshold are inverted
+    SOLARIZE_ADD = 12  # argument: number to add to levels below 128
     AUTO_CONTRAST = 13
     EQUALIZE = 14
     INVERT = 15
-    BLUR = 16  # standard deviation of the blur in pixels
+    BLUR = 16  # argument: standard deviation of the blur in pixels
 
 
 WARPS = [Operation.SHEAR_X, Operation.SHEAR_Y, Operation.TRANSLATE_X, Operation.TRANSLATE_Y, Operation.ROTATE]
@@ -55,13 +55,13 @@ _OPCODES[Operation.SOLARIZE_ADD] = opcodes.SOLARIZE_ADD
 _OPCODES[Operation.AUTO_CONTRAST] = opcodes.AUTOCONTRAST
 _OPCODES[Operation.EQUALIZE] = opcodes.EQUALIZE
 _OPCODES[Operation.BLUR] = opcodes.BLUR
-# Argument with which an operation changes nothing; NaN if there is none.
+# For each operation, the argument with which it changes nothing; NaN if it has no such argument.
 _NEUTRAL = np.full(len(Operation), np.nan)
 _NEUTRAL[[*WARPS, Operation.SOLARIZE_ADD]] = 0.0
 _NEUTRAL[FACTORS] = 1.0
 _NEUTRAL[Operation.POSTERIZE] = 8.0
 _NEUTRAL[Operation.SOLARIZE] = 256.0
-# Number of standard deviations that a blur reaches on either side. Weights beyond add up to 1/16,000.
+# Reach of a blur on either side, in standard deviations. The weights beyond, which are left out, add up to 1/16,000.
 _BLUR_REACH = 4.0
 _SOLARIZE_ADD_BELOW = 128.0
 
@@ -95,7 +95,7 @@ def make_steps(
 
 
 def _warp_maps(operations: I64, arguments: F64, sizes: I64) -> F64:
-    """Return float64 (n, 8), the operands a to h of ``opcodes.WARP`` for shears, translations and rotations."""
+    """Return the operands a to h of ``opcodes.WARP``, float64 (n, 8), for n shears, translations and rotations."""
     maps = np.zeros((len(operations), opcodes.SAMPLING))
     maps[:, (0, 4)] = 1.0
     for operation, column, sign in (

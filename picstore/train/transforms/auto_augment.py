@@ -18,20 +18,21 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 from picstore.train.transforms.distort import sampling_fill
 
-_POLICY_BINS = 10  # number of bins of magnitude in AutoAugment and AugMix
+_POLICY_BINS = 10  # number of magnitudes of an operation in AutoAugment and AugMix
 _MAX_STEPS = 100  # maximum number of steps of a color program
 _MAX_BINS = 1 << 20
 _POLICIES = {"imagenet": IMAGENET, "cifar10": CIFAR10, "svhn": SVHN}
 _BY_NAME = {operation.name.title().replace("_", ""): operation for operation in Operation}
 _TRANSLATIONS = [Operation.TRANSLATE_X, Operation.TRANSLATE_Y]
 _SIGNED = np.isin(np.arange(len(Operation)), [*WARPS, *FACTORS])
-DEEPEST = 3  # maximum number of operations in a chain of random depth
-# Number of candidates drawn for a gamma variate. Each candidate is accepted with a probability of at least 0.95.
+DEEPEST = 3  # largest number of operations in an AugMix chain whose number of operations is drawn
+# Number of candidates drawn for a gamma-distributed number, of which the first accepted is taken; the probability that
+# a candidate is accepted is at least 0.95.
 _TRIES = 8
 
 
 class _Magnitudes:
-    """Arguments of operations by bin of magnitude, spaced as by ``torch.linspace`` from 0 to an operation's limit.
+    """Arguments of operations: a magnitude's index selects one of ``torch.linspace(0, limit of the operation, count)``.
 
     Args:
         shear, rotate, factor: maximum slope; maximum angle in degrees; maximum difference of a factor from 1.
@@ -51,9 +52,9 @@ class _Magnitudes:
         """Return the argument of each image's operation, float64 (n,).
 
         Args:
-            bins: index of each operation's bin, or one index for all operations.
-            count: number of bins.
-            negative: whether to negate an argument, if the operation's argument has a sign.
+            bins: index of each operation's magnitude, or one index for all operations.
+            count: number of magnitudes.
+            negative: whether to negate the argument of an operation that works in two directions, such as a rotation.
         """
         bins, limits = np.broadcast_to(bins, operations.shape), self._limits[operations]
         for operation, side in zip(_TRANSLATIONS, sizes.T, strict=True):
@@ -234,11 +235,11 @@ class AugMix(_AutoAugmentBase):
 
 
 def mix_chains(weights: F64, chains: Sequence[Sequence[ColorProgram]]) -> ColorProgram:
-    """Return a program that averages each image with the results of chains of steps, each applied to the image.
+    """Return a program that averages each image with the results of k chains of steps, which all begin with the image.
 
     Args:
-        weights: float64 (n, k + 1), for each image its own weight and the weights of the k chains.
-        chains: k lists of programs, each of one step.
+        weights: float64 (n, k + 1), for each image its own weight and the weights of the k chains' results.
+        chains: k lists of programs of one step each, in the order in which the steps are applied.
     """
     count = len(weights)
     programs = [ColorProgram.from_step(opcodes.MIX, [weights[:, 0], opcodes.MIX_FIRST], count=count)]
@@ -255,10 +256,10 @@ def draw_depths(depth: int, random: BatchRandom) -> I64:
 
 
 def draw_weights(alpha: float, chains: int, random: BatchRandom) -> F64:
-    """Return each image's own weight and the weights of its chains, float64 (n, 1 + chains).
+    """Return the weights in AugMix's average, float64 (n, 1 + chains): each image's own weight, then its chains'.
 
-    The image's weight is a beta variate, and a Dirichlet variate divides the rest among the chains; both have the
-    parameter ``alpha``. Uses 2 + ``chains`` random numbers, or 25 times as many unless ``alpha`` is 1.
+    The image's weight has a beta distribution; the rest is divided among the chains by a Dirichlet distribution. Both
+    have the parameter ``alpha``. Uses 2 + ``chains`` random numbers, or 25 times as many unless ``alpha`` is 1.
     """
     share, parts = _dirichlet(alpha, 2, random), _dirichlet(alpha, chains, random)
     return np.concatenate([share[:, :1], share[:, 1:] * parts], axis=1)
@@ -290,7 +291,7 @@ def _gamma(alpha: float, random: BatchRandom) -> F64:
 
 
 def _chosen(values: I64, numbers: F64) -> I64:
-    """Return the element of ``values`` that each number in [0, 1) selects, int64 (n,); elements are equally likely."""
+    """Return int64 (n,): for each of n random numbers in [0, 1), one of ``values``, all with equal probability."""
     return values[np.floor(numbers * len(values)).astype(np.int64)]
 
 

@@ -36,19 +36,19 @@ class BatchRandom:
     def child(self, number: int) -> BatchRandom:
         """Return a new generator for each image; its key depends on the image's key, the position and ``number``.
 
-        The position is the number of draws so far. Draws from the new generators leave it unchanged, so that images may
-        make different numbers of such draws.
+        The position is the number of random numbers that each image has used. Draws from the new generators leave it
+        unchanged, so that images may draw different numbers of times from these.
         """
         place = rng.keys(self._keys[:, 0], np.array([self._position], np.uint64))
         return self.of_keys(rng.keys(place, np.array([number], np.uint64)), 0)
 
     def rows(self, slots: I64) -> BatchRandom:
-        """Return copies of the generators of the images at ``slots``, which continue at the current position."""
+        """Return copies of the generators of the images ``slots`` (indices); the copies draw the same next numbers."""
         return self.of_keys(self._keys[slots, 0], self._position)
 
     @classmethod
     def of_keys(cls, keys: U64, position: int) -> BatchRandom:
-        """Return generators with ``keys``, uint64 (n,), that have already drawn ``position`` numbers."""
+        """Return generators of n images with ``keys``, uint64 (n,), as if each had drawn ``position`` numbers."""
         random = cls.__new__(cls)
         random._keys, random._position = keys[:, None], position
         return random

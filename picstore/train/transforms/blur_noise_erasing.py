@@ -124,7 +124,7 @@ class RandomErasing(ColorTransform):
         return ColorProgram.from_step(opcode, [*box.T, *self._color], key=key, count=len(sizes))
 
     def _draw_boxes(self, sizes: I64, areas: F64, ratios: F64, position: F64) -> tuple[F64, Any]:
-        """Return a box for each image, float64 (n, 4): left, top, right, bottom; and whether any fits, bool (n,)."""
+        """Return the box to erase in each image, (n, 4): left, top, right, bottom; and whether any fits, bool (n,)."""
         area = sizes.prod(axis=1)[:, None] * (self._scale[0] + (self._scale[1] - self._scale[0]) * areas)
         low, high = math.log(self._ratio[0]), math.log(self._ratio[1])
         ratio = np.exp(low + (high - low) * ratios)
@@ -136,5 +136,5 @@ class RandomErasing(ColorTransform):
 
 
 def pixel_keys(numbers: F64) -> U64:
-    """Convert a random number of each image, in [0, 1), to a key from which steps draw numbers for the pixels."""
+    """Return a key for each image, uint64 (n,), from its random number in [0, 1); the key seeds numbers for pixels."""
     return rng.keys(rng.key(rng.AUGMENT), (numbers * 2.0**53).astype(np.uint64))

@@ -12,16 +12,16 @@ import numpy as np
 
 from picstore.arrays import F64, I64, Array
 
-# The outermost taps on either side are left out as long as their weights add up to at most this share of all weights.
+# A blur's outermost taps on a side are left out if their weights add up to at most this fraction of all weights.
 NEGLIGIBLE = 2.0**-16
-GROUP = 4  # number of pairs of taps that a kernel adds up at once
-TERMS = 16  # number of terms of the exponential series, for an error below 1e-16
-# Larger exponents are clipped, because exp(-700) is negligible.
+GROUP = 4  # number of pairs of taps (left and right, or above and below) that a kernel adds up at once
+TERMS = 16  # number of terms of the series by which ``first_ratio`` computes exp, for an error below 1e-16
+# Largest x for which exp(-x) is computed; for a larger x, exp(-700) is taken, which is almost 0 too.
 MOST_EXPONENT = 700.0
 
 
 def first_ratio(sigma: Any) -> Any:
-    """Return exp(-0.5 / sigma²) of an array or number: the series for 1/1024 of the exponent, squared ten times."""
+    """Return exp(-0.5 / sigma²): its 1024th root by the exponential series, which is then squared ten times."""
     t = np.minimum(0.5 / sigma / sigma, MOST_EXPONENT) / 1024
     ratio = 1.0 - t / TERMS
     for k in range(TERMS - 1, 0, -1):
@@ -40,7 +40,7 @@ def smoothing_rows(radius: I64, sigma: F64) -> Array:
 
     Returns:
         In each row: the number of groups of ``GROUP`` taps on a side, the weight of the middle tap, and the weights of
-        the taps on one side, from the middle outwards; 0 for taps left out. The width is even.
+        one side's taps, from the middle outwards; negligible taps have the weight 0. ``width`` is even.
     """
     with np.errstate(over="ignore"):
         ratio = first_ratio(sigma)

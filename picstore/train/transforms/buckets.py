@@ -15,8 +15,8 @@ from picstore.storage.dataset import Dataset
 from picstore.train.transforms.arguments import checked_size
 from picstore.train.transforms.constructed import Value
 
-_MAX_BUCKETS = 256  # a record's bucket takes a byte
-_CHUNK = 1 << 16  # Sizes of this many images fit into the processor's cache.
+_MAX_BUCKETS = 256  # because the index of a record's bucket is stored in a byte
+_CHUNK = 1 << 16  # number of images to sort into buckets at a time, so that their sizes fit into the CPU's cache
 
 
 class Buckets(Value):
@@ -114,15 +114,15 @@ class Buckets(Value):
 class AspectRatios:
     """Limits between the aspect ratios of neighboring buckets, ascending.
 
-    A limit is the geometric mean of two aspect ratios. Its square is stored, a quotient of integers, so that a record
-    is in the same bucket on every machine.
+    A limit is the geometric mean of two buckets' aspect ratios. Its square is stored, because the square is a quotient
+    of integers and so is the same, and puts a record into the same bucket, on every machine.
     """
 
     limits: F64  # (number of buckets − 1,), squares of the limits of width / height
 
     @classmethod
     def of(cls, sizes: Sequence[tuple[int, int]]) -> AspectRatios:
-        """Return the limits between sizes (height, width), which are sorted by aspect ratio."""
+        """Return the limits between buckets of ``sizes`` (height, width), which must be sorted by width / height."""
         heights, widths = np.array(sizes, dtype=np.int64).T
         return cls((widths[:-1] * widths[1:]) / (heights[:-1] * heights[1:]))
 
@@ -140,7 +140,7 @@ class AspectRatios:
         return self.assign(np.stack([facts["width"], facts["height"]], axis=1))
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Return whether each image is in bucket ``plan``; see :class:`picstore.train.order.requests.PlanChoice`."""
+        """Return whether each image belongs to bucket ``plan``, bool (n,), as a ``PlanChoice`` of a training source."""
         mine: Bools = self.assign(sizes) == plan
         return mine
 
@@ -179,7 +179,7 @@ class Sequences(Value):
         if not callable(transform):
             raise UsageError(f"Sequences: transform is {transform!r}; give a function of a length")
         self.transform, self.tokens, self.callables = transform, tokens, tuple(callables)
-        self.choice = None  # no rule, because any image may get any length
+        self.choice = None  # ``PlanChoice``: none, because an image of any size may get any length
 
     def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
         """Return, for the only bucket, each length's batch size in images; raise UsageError if given ``batch_size``."""

@@ -26,7 +26,7 @@ else:
             if instance is None:
                 return self
             value = self._compute(instance)
-            # The instance's attribute now takes precedence over this descriptor.
+            # Python finds this attribute of the instance before the descriptor, so ``__get__`` is not called again.
             instance.__dict__[self._name] = value
             return value
 

@@ -56,7 +56,7 @@ class PerImage(Value):
 
 @dataclass(frozen=True, slots=True)
 class SameForAll:
-    """Function that draws no random numbers, and can therefore take all images of one size in one call."""
+    """Wrapper of a torchvision transform that draws no random numbers: one call can take all images of one size."""
 
     function: Callable[[Any], Any]
 

@@ -24,16 +24,16 @@ from picstore.train.transforms.mixup_cutmix import BatchTransform
 from picstore.train.transforms.padding_and_edges import CONSTANT
 
 _NONE = -1
-# Sizes of the two canvases to which a transform is applied, to find out whether it keeps sizes.
+# Sizes of the images to which ``_keeps_sizes`` applies a transform, to find out whether it ever changes a size.
 _TRIAL_SIZES = [(97, 61), (53, 89)]
 
 
 class Choice(Value, ABC):
-    """Choice among transforms of one kind: only geometric, only color, or only batch transforms.
+    """Base of RandomApply, RandomChoice and RandomOrder, whose transforms are all geometric, color or batch transforms.
 
     Attributes:
         transforms: the transforms to choose from, in the order given.
-        step: transform of the same kind that draws the choice and applies it.
+        step: transform of the same kind that draws which of ``transforms`` to apply and applies them.
     """
 
     def __init__(self, transforms: Sequence[Any]) -> None:
@@ -45,7 +45,7 @@ class Choice(Value, ABC):
 
     @abstractmethod
     def order(self, random: BatchRandom) -> I64:
-        """Draw, for each of n images, the indices of k transforms to apply, in order: int64 (n, k); −1 is none."""
+        """Draw for each of n images up to k transforms to apply; return their indices in order, int64 (n, k), or −1."""
 
     def _make_step(self, steps: list[Any]) -> Any:
         if all(isinstance(step, ColorTransform) for step in steps):
@@ -114,18 +114,18 @@ class RandomOrder(Choice):
 
 
 def unfolded(transform: Any) -> Any:
-    """Return the ``step`` of a choice; return any other transform unchanged."""
+    """Return the transform that applies a :class:`Choice`, its ``step``; return any other transform unchanged."""
     return transform.step if isinstance(transform, Choice) else transform
 
 
 def _draw(choice: Choice, random: BatchRandom, count: int) -> tuple[I64, list[BatchRandom]]:
-    """Return the order drawn by a choice, see ``Choice.order``, and generators for each of its ``count`` transforms."""
+    """Return what ``Choice.order`` draws, and a :class:`BatchRandom` for each of the choice's ``count`` transforms."""
     order = choice.order(random)
     return order, [random.child(number) for number in range(count)]
 
 
 class _GeometricStep:
-    """Geometric transform that applies a choice among geometric transforms."""
+    """Geometric transform that applies, to each image, those geometric transforms that a :class:`Choice` draws."""
 
     def __init__(self, choice: Choice, steps: Sequence[Transform]) -> None:
         self.name = type(choice).__name__
@@ -159,7 +159,7 @@ class _GeometricStep:
 
 
 class _ColorStep(ColorTransform):
-    """Color transform that applies a choice among color transforms."""
+    """Color transform that applies, to each image, those color transforms that a :class:`Choice` draws."""
 
     def __init__(self, choice: Choice, steps: Sequence[ColorTransform]) -> None:
         if any(step.normalizes for step in steps):
@@ -172,7 +172,7 @@ class _ColorStep(ColorTransform):
         order, generators = _draw(self._choice, random, len(self._steps))
         n = len(sizes)
         programs = [step(sizes, generator) for step, generator in zip(self._steps, generators, strict=True)]
-        # The last program does nothing. An order selects it by the index −1.
+        # The last program does nothing: the index −1, which means "no transform" in an order, selects the last.
         programs.append(ColorProgram.from_step(opcodes.NOTHING, [], count=n))
         rows = order % len(programs) * n + np.arange(n)[:, None]
         return ColorProgram.chain([ColorProgram.concatenate(programs, column) for column in rows.T])
@@ -183,7 +183,7 @@ class _ColorStep(ColorTransform):
 
 
 class _BatchStep(BatchTransform):
-    """Batch transform that applies a choice among batch transforms."""
+    """Batch transform that applies, to each batch, those batch transforms that a :class:`Choice` draws."""
 
     def __init__(self, choice: Choice, steps: Sequence[BatchTransform]) -> None:
         self._choice, self._steps, self.name = choice, steps, type(choice).__name__
@@ -208,6 +208,6 @@ def _keeps_sizes(transform: Transform) -> bool:
     canvases = Geometry.identity(*np.transpose(_TRIAL_SIZES))
     try:
         size = transform(canvases, BatchRandom(0, 0, np.arange(len(_TRIAL_SIZES)))).size
-    except UsageError:  # The canvas is too small for a crop.
+    except UsageError:  # The transform is a crop for which the trial images are too small.
         return False
     return not _varies(transform) and np.array_equal(size, canvases.size)

@@ -61,7 +61,7 @@ class ColorJitter(ColorTransform):
 
 
 class RandomStep(ColorTransform):
-    """Base of transforms that, with probability ``p``, apply one step with a fixed operand."""
+    """Base of transforms that, with probability ``p``, apply one color step, always with the same operand."""
 
     def __init__(self, p: float, opcode: int, operand: float) -> None:
         self._p = checked_probability(p, type(self).__name__)
@@ -262,7 +262,7 @@ def checked_turns(value: Range | None, name: str) -> tuple[float, float]:
 
 
 def _permute(numbers: F64, chosen: Bools) -> ColorProgram:
-    """Return a color step that permutes the channels of each image in ``chosen``, as the image's random number says."""
+    """Return a color step that permutes the channels of images with ``chosen``, as random ``numbers``, (n,), say."""
     drawn = np.floor(numbers * len(_PERMUTATIONS)).astype(np.int64)
     opcode = np.where(chosen & (drawn > 0), opcodes.PERMUTE, opcodes.NOTHING)
     return ColorProgram.from_step(opcode, [*_PERMUTATIONS[drawn].T[:2]], count=len(numbers))

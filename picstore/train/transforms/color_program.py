@@ -45,7 +45,7 @@ class ColorProgram:
     def from_step(
         cls, opcode: npt.ArrayLike, operands: Sequence[npt.ArrayLike], *, key: Any = 0, count: int
     ) -> ColorProgram:
-        """Return a program of one step for ``count`` images; each argument is one value or an array (count,)."""
+        """Return a program of one step for ``count`` images; opcode, key, operands are numbers or arrays (count,)."""
         table = np.zeros((count, 1, opcodes.OPERANDS))
         for k, numbers in enumerate(operands):
             table[:, 0, k] = numbers
@@ -54,7 +54,7 @@ class ColorProgram:
 
     @classmethod
     def chain(cls, programs: Sequence[ColorProgram]) -> ColorProgram:
-        """Return one program that runs ``programs`` in turn, all of which are for the same images."""
+        """Return one program that has the steps of all ``programs`` in turn, which are for the same n images."""
         opcode, operands, key = (
             np.concatenate([getattr(program, name) for program in programs], axis=1)
             for name in ("opcode", "operands", "key")
@@ -76,9 +76,9 @@ class ColorProgram:
 
     @classmethod
     def concatenate(cls, programs: Sequence[ColorProgram], order: I64) -> ColorProgram:
-        """Join programs for different images.
+        """Join programs for different images into one program.
 
-        Image i of the result is image ``order[i]``, counted through all programs.
+        Its image i is image order[i] of the programs, whose images are numbered in one sequence through all programs.
         """
         width = max(program.opcode.shape[1] for program in programs)
         concatenated = []
@@ -128,7 +128,7 @@ class ColorTransform(Value, ABC):
 
     @abstractmethod
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Draw a program for images of ``sizes``, int64 (n, 2), width first; each image uses equally many numbers."""
+        """Draw a program for images of ``sizes``, int64 (n, 2), width first; all use equally many random numbers."""
 
     def check(self, *, normalized: bool) -> None:
         """Raise UsageError if the transform cannot work on grey levels or, if ``normalized``, on normalized values."""

@@ -12,14 +12,14 @@ from typing import Any
 
 from picstore.errors import UsageError
 
-# The repr shows the values of an array with at most this many values; of a larger array, the dtype and shape.
+# A transform's repr shows the values of arrays with at most this number of values; of larger arrays, dtype and shape.
 _LONG = 1000
-# An error message shows at most this many characters of a call.
+# Number of characters after which an error message cuts off the repr of the transform.
 _SHOWN = 300
 
 
 class Constructed:
-    """Base of transforms and loaders: ``eval(repr(x))`` makes an equal object from picstore's public names.
+    """Base of transforms and loaders, whose repr is the call that made them: ``eval(repr(x))`` makes an equal object.
 
     Arrays and tensors are shown as lists, enumerations as their values, and functions by their names.
     """
@@ -69,7 +69,7 @@ class Value(Constructed):
 
 
 def _noting(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a constructor so that the object keeps the arguments of the outermost constructor that is called.
+    """Wrap an ``__init__`` so that the object keeps the arguments of the first ``__init__`` called, not of its bases'.
 
     If the constructor of a :class:`Value` fails because of an argument's value or type, raise UsageError.
     """
@@ -86,7 +86,7 @@ def _noting(init: Callable[..., None]) -> Callable[..., None]:
         except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError.
             if not isinstance(self, Value):
                 raise
-            # A call that does not fit the signature keeps its TypeError.
+            # Raise the TypeError itself if the arguments do not fit the signature, as for any Python function.
             try:
                 signature.bind(self, *args, **options)
             except TypeError:
@@ -99,7 +99,7 @@ def _noting(init: Callable[..., None]) -> Callable[..., None]:
 
 
 class _Summary(str):
-    """String that stands for a long array, and whose repr has no quotes."""
+    """Description of a large array, shown in a repr in place of the array, without quotes."""
 
     def __repr__(self) -> str:
         return str(self)

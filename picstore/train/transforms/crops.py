@@ -149,7 +149,7 @@ class RandomResizedCrop(Value):
 
     def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
         size, corner = self._draw_boxes(geometry.size, random.uniform(2 * TRIES + 2))
-        # Clip, because the resize must not use pixels beyond the crop.
+        # Clip to the crop, because as in torchvision the resize's filter must not use pixels beyond the crop.
         cropped = geometry.crop(corner, size).clip_to_canvas()
         resized = cropped.resample_by(random.choice(self._interpolation), self.antialias)
         return replace(resized, size=same_size(self.fixes_size, geometry))
@@ -161,7 +161,7 @@ class RandomResizedCrop(Value):
 
     @property
     def bounds(self) -> F64:
-        """float64 (4,): minimum fraction of the area, maximum minus minimum fraction, minimum ratio, maximum ratio."""
+        """Bounds, float64 (4,): least fraction of the area, largest minus least fraction, least and largest ratio."""
         return np.array([self._scale[0], self._scale[1] - self._scale[0], *self._ratio])
 
     def _draw_boxes(self, image: I64, numbers: F64) -> tuple[I64, I64]:
@@ -180,7 +180,7 @@ class RandomResizedCrop(Value):
         return size, corner.astype(np.int64)
 
     def _largest(self, image: I64) -> F64:
-        """Return the size of the largest box in each image whose width / height is permitted, float64 (n, 2)."""
+        """Return the size, float64 (n, 2), of each image's largest box with a width / height within ``ratio``."""
         ratio = image[:, 0] / image[:, 1]
         width = np.where(ratio > self._ratio[1], np.rint(image[:, 1] * self._ratio[1]), image[:, 0])
         height = np.where(ratio < self._ratio[0], np.rint(image[:, 0] / self._ratio[0]), image[:, 1])
@@ -194,7 +194,7 @@ class RandomFlip(Value):
     Attributes:
         p: probability of the flip.
         mirrored: whether the flip mirrors left to right, and whether top to bottom.
-        only_mirrors: True, because a later transform may repeat the border of the stored image even after a flip.
+        only_mirrors: True; tells ``check_borders`` that a later transform may still repeat the image's border.
     """
 
     only_mirrors = True

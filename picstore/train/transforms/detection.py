@@ -27,10 +27,10 @@ from picstore.train.transforms.constructed import Value
 from picstore.train.transforms.geometry import Geometry
 
 _OPTIONS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # torchvision's default of sampler_options
-# Number of pairs of a crop and a box to compare at once; a pair takes 100 bytes.
+# Number of pairs of a crop and an object's box to compare at once, to limit memory; a pair takes 100 bytes.
 _MAX_PAIRS = 1 << 18
-# Maximum number of rounds of RandomIoUCrop; torchvision has no limit. One of the seven default options leaves the image
-# unchanged, so only 2e-7 of images would need more rounds.
+# Maximum number of minimum overlaps that RandomIoUCrop draws for an image; torchvision has no limit. One of the seven
+# defaults leaves the image unchanged and ends the draws, so only 2e-7 of images would need more than 100.
 _ROUNDS = 100
 
 
@@ -146,11 +146,11 @@ class RandomIoUCrop(Value):
         return replace(geometry.crop(crops[:, :2], crops[:, 2:]), kept=kept & (inside | ~cropped))
 
     def _try(self, sizes: I64, boxes: F64, random: BatchRandom) -> tuple[Bools, I64, Bools]:
-        """Draw a minimum overlap and ``trials`` boxes for each image, and find the first box that reaches the overlap.
+        """Draw a minimum overlap and ``trials`` crops for each image, and find the first crop that reaches the overlap.
 
         Returns:
-            Whether a box was found, bool (n,); its left, top, width and height, int64 (n, 4); and whether the image is
-            to stay unchanged, bool (n,).
+            Whether a crop was found, bool (n,); its left, top, width and height, int64 (n, 4); and whether the drawn
+            overlap is 1, for which the image stays unchanged, bool (n,).
         """
         option = self._options[np.floor(random.uniform(1)[:, 0] * len(self._options)).astype(np.int64)]
         numbers = random.uniform(4 * self._trials).reshape(len(sizes), self._trials, 4)
@@ -173,7 +173,8 @@ def _largest_overlap(crops: F64, boxes: F64) -> F64:
 
     Each of n images has t crops (n, t, 4): left, top, width, height; and m boxes (n, m, 4): left, top, right, bottom.
     """
-    # All images at once could take gigabytes, because all are padded to as many boxes as the image with the most.
+    # Compare some images at a time: all at once could take gigabytes, because every image is padded to the number of
+    # boxes of the image with the most.
     step = max(1, _MAX_PAIRS // max(1, crops.shape[1] * boxes.shape[1]))
     pieces = [slice(k, k + step) for k in range(0, len(crops), step)]
     return np.concatenate([_overlaps(crops[piece], boxes[piece]) for piece in pieces])
@@ -189,9 +190,9 @@ def _overlaps(crops: F64, boxes: F64) -> F64:
 
 
 def _hold_centers(crops: F64, boxes: F64) -> Bools:
-    """Return whether each of an image's crops holds the center of each of its boxes: bool (n, t, m).
+    """Return whether each crop holds the center of each box of the same image: bool (n, t, m).
 
-    Crops and boxes are as in ``_largest_overlap``.
+    ``crops`` (n, t, 4) and ``boxes`` (n, m, 4) are as in ``_largest_overlap``.
     """
     corner, center = crops[:, :, None, :2], (boxes[:, None, :, :2] + boxes[:, None, :, 2:]) / 2
     hold: Bools = np.logical_and.reduce((corner < center) & (center < corner + crops[:, :, None, 2:]), axis=3)

@@ -56,7 +56,7 @@ class RandomPerspective(ColorTransform):
         left_top, right_bottom = inwards, sizes[:, None] - most[:, None] + inwards
         low, high = left_top.transpose(1, 2, 0), right_bottom.transpose(1, 2, 0)
         corners = np.array([[low[0, 0], low[0, 1]], [high[1, 0], low[1, 1]], high[2], [low[3, 0], high[3, 1]]])
-        # There is no map if corners coincide; the whole output is then fill.
+        # If corners coincide, divisions by 0 give a map that is not finite, for which all output pixels are fill.
         with np.errstate(all="ignore"):
             coefficients = _perspective_maps(corners, sizes.T - 1)
         flat = (sizes < 2).any(axis=1)
@@ -91,7 +91,7 @@ class ElasticTransform(ColorTransform):
 
 
 def sampling_fill(fill: Any, transform: str) -> tuple[float, float, float]:
-    """Return a fill's three operands; raise UsageError unless ``fill`` is None, a level 0 to 255, or three levels."""
+    """Return the operands ``opcodes.FILL`` (red, green, blue) for ``fill``: None, a level 0 to 255, or three levels."""
     if fill is None:
         return opcodes.NO_FILL, opcodes.NO_FILL, opcodes.NO_FILL
     red, green, blue = checked_fill(fill, transform)

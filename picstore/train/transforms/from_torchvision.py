@@ -22,22 +22,22 @@ from picstore.train.transforms.color_program import ColorTransform
 
 _PACKAGE = "torchvision.transforms"
 _FLOATS = ("float32", "float16", "bfloat16")
-# Transforms to leave out, because their results are the form that images and boxes of a batch have anyway.
+# torchvision's transforms to leave out, because they convert images or boxes to the form that a batch has anyway.
 _NEEDLESS = {"Identity", "ToImage", "PILToTensor", "ToPureTensor", "RGB", "ClampBoundingBoxes"}
 _CONVERSIONS = {"ToTensor", "ToDtype", "ConvertImageDtype", "ToPILImage"}
-# For each conversion of timm's evaluation transforms, the conversion of torchvision that does the same.
+# For each class by which timm's evaluation transforms convert an image, torchvision's class that does the same.
 _OF_TIMM = {"MaybeToTensor": "ToTensor", "MaybePILToTensor": "PILToTensor", "ToNumpy": "PILToTensor"}
-# What to write instead of the transforms that only timm has, for evaluation with other values of crop_mode.
+# What to write instead of timm's evaluation transforms for a ``crop_mode`` other than its default.
 _EVALUATION_OF_TIMM = dict.fromkeys(
     ("ResizeKeepRatio", "CenterCropOrPad"),
     "picstore.recipes.evaluation(size) for timm's create_transform(is_training=False)",
 )
 # Transforms that draw no random numbers, and are therefore applied to whole batches.
 _WITHOUT_DRAWS = {"LinearTransformation"}
-# For a parameter, the attribute of torchvision's transform, if it has another name.
+# For a constructor's parameter, the attribute in which torchvision's transform keeps the argument, if named otherwise.
 _ATTRIBUTES = {"sampler_options": "options"}
 _OURS = {"multiple_of", "label_smoothing"}  # parameters that only picstore has
-_LEVELS = {"fill", "threshold", "value"}  # parameters in units of levels
+_LEVELS = {"fill", "threshold", "value"}  # parameters that are grey levels, 0 … 1 after a conversion to floats
 # Libraries whose transforms take single images, and what to write instead.
 _OTHER_LIBRARIES = {
     "albumentations": "picstore.PerImage(function), as docs/transforms.md shows",
@@ -88,14 +88,14 @@ def transform_from_config(table: Mapping[str, Any]) -> Any:
 
 @dataclass
 class Steps:
-    """Translation of a list of transforms to picstore's transforms, up to the transform read last.
+    """Translation of a list of transforms to picstore's transforms; the attributes hold the state so far.
 
     Attributes:
         steps: picstore's transforms, and callables.
         dtype: name of the float dtype to which the list converts images; None for bytes.
-        _unit: whether levels are now 0 … 1, not 0 … 255.
-        _normalized: whether the images are normalized by now.
-        _called: whether a callable has been read.
+        _unit: whether the next transform of the list takes levels of 0 … 1 and not of 0 … 255.
+        _normalized: whether ``steps`` has ``Normalize``.
+        _called: whether ``steps`` has a callable.
     """
 
     steps: list[Any] = field(default_factory=list)
@@ -136,7 +136,7 @@ class Steps:
         self._called = self._called or not (hasattr(step, "fixes_size") or isinstance(step, ColorTransform))
 
     def _translate(self, transform: Any, name: str = "") -> None:
-        """Add picstore's counterpart of ``transform``, which does what torchvision's class ``name`` does."""
+        """Add to the steps what corresponds to ``transform``, whose class, or its equal in torchvision, is ``name``."""
         name = name or type(transform).__name__
         if name == "Compose":
             self.read(list(transform.transforms))
@@ -180,7 +180,7 @@ class Steps:
         return _levels(value, f"{name}: {parameter}", whole=parameter == "fill")
 
     def _choice(self, transform: Any, choice: str) -> Any:
-        """Translate a transform inside torchvision's ``choice``; if it becomes several, join them in a RandomApply."""
+        """Translate a transform in a torchvision class ``choice``, such as RandomOrder; join several by RandomApply."""
         inner = Steps(_unit=self._unit, _normalized=self._normalized)
         inner.read(transform)
         if inner.dtype is not None or not inner.steps:
@@ -191,9 +191,9 @@ class Steps:
         return inner.steps[0] if len(inner.steps) == 1 else RandomApply(inner.steps, p=1)
 
     def _convert(self, transform: Any, name: str) -> None:
-        """Note the dtype to which a conversion, such as ToDtype, converts images.
+        """Set ``dtype`` to the dtype to which a transform such as ToDtype converts images.
 
-        If the conversion follows a callable, add it to the steps as a callable.
+        After a callable, add the transform to the steps as a callable instead.
         """
         dtype, scaled = _target_dtype(transform, name)
         if self._called:
@@ -214,7 +214,7 @@ class Steps:
 
 
 def _require_called(transform: Any) -> None:
-    """Raise UsageError if a class or a recipe was given in place of what its call returns."""
+    """Raise UsageError if ``transform`` is a class, or a function of ``picstore.recipes``, that was not called."""
     if isinstance(transform, type):
         raise UsageError(f"transform contains the class {transform.__name__}; write {transform.__name__}(...)")
     if getattr(transform, "__module__", "") == "picstore.recipes":
@@ -230,7 +230,7 @@ def _preset_step(preset: Any, name: str) -> Any:
 
 
 def _target_dtype(transform: Any, name: str) -> tuple[str | None, bool]:
-    """Return the name of the dtype that a conversion gives images, or None; and whether it also scales the levels."""
+    """Return the name of the dtype to which a conversion converts images, or None; and whether it scales the levels."""
     if name in ("ToTensor", "ToPILImage"):
         return ("float32" if name == "ToTensor" else "uint8"), True
     dtype = transform.dtype

@@ -38,7 +38,7 @@ from picstore.train.transforms.padding_and_edges import (
 )
 
 _TOLERANCE = 1e-6  # tolerance in pixels for rounding errors
-# Coordinates in pixels are clipped to this limit, which is beyond every image but within the range of integers.
+# Coordinates in pixels are clipped to this limit before their conversion to integers; no image is as large.
 _LIMIT = float(1 << 28)
 
 
@@ -98,7 +98,7 @@ class Geometry:
     ) -> Geometry:
         """Return the geometry of images cropped at whole pixels, perhaps mirrored, and resized to ``size``.
 
-        ``box`` and other cached properties are set here, because computing them would take 60 NumPy operations.
+        The properties ``box``, ``reach`` and ``upright`` are set here, because 60 NumPy operations would compute them.
         """
         n = len(size)
         made = cls(
@@ -118,9 +118,9 @@ class Geometry:
 
     @classmethod
     def concatenate(cls, geometries: Sequence[Geometry], order: npt.ArrayLike) -> Geometry:
-        """Join geometries of different images.
+        """Join geometries of different images into one.
 
-        Image i of the result is image ``order[i]``, counted through all geometries.
+        Its image i is image order[i] of ``geometries``, whose images are numbered in one sequence through all of them.
         """
         chosen = np.asarray(order, dtype=np.int64)
         most = max(each.edges.shape[1] for each in geometries)
@@ -148,7 +148,7 @@ class Geometry:
     def box(self) -> F64:
         """float64 (n, 4): left, top, width, height of the upright box around the frame, in source pixels."""
         sides, corner = self.frame[:, :, :2], self.frame[:, :, 2]
-        # The two elements are added by ``+``, because NumPy takes 10 µs to sum along an axis of length 2.
+        # Add both sides' extents by ``+`` and not by ``sum``, which takes 10 µs for an axis of length 2.
         extent, negative = np.abs(sides), np.minimum(sides, 0)
         start = corner + (negative[:, :, 0] + negative[:, :, 1])
         return np.concatenate([start, extent[:, :, 0] + extent[:, :, 1]], axis=1)
@@ -175,7 +175,7 @@ class Geometry:
 
     @cached_property
     def shrink(self) -> F64:
-        """float64 (n,): number of source pixels per output pixel, the smallest along any axis of source or output."""
+        """float64 (n,): source pixels per output pixel along that axis, x or y of source or output, where least."""
         along = vector_length(self.matrix[:, 0, :2], self.matrix[:, 1, :2])
         shrink: F64 = np.minimum(self.scale, along).min(axis=1)
         return shrink
@@ -187,18 +187,18 @@ class Geometry:
 
     @cached_property
     def shows_edges(self) -> Bools:
-        """Bool (n,): whether any of the edges hides a pixel of the output, at least in part."""
+        """Bool (n,): whether any of ``output_edges`` hides a pixel of the output, at least in part."""
         return hides_pixels(self.output_edges, self.size)
 
     @cached_property
     def minifies(self) -> Bools:
-        """Bool (n,): whether the filter is widened if it minifies."""
+        """Bool (n,): whether the filter is widened where the output is smaller than the source (antialiasing)."""
         minifies: Bools = self.antialias & (self.interpolation != NEAREST)
         return minifies
 
     @cached_property
     def reach(self) -> I64:
-        """int64 (n, 4): left, top, right, bottom of the source pixels that the filter can use.
+        """int64 (n, 4): left, top, right, bottom of the source pixels that the resampling filter can use.
 
         Other pixels need not be decoded. The reach is empty (right ≤ left or bottom ≤ top) if all output is padding.
         """
@@ -212,12 +212,12 @@ class Geometry:
 
     @cached_property
     def window(self) -> I64:
-        """int64 (n, 4): ``reach``; if the border is repeated, positions that the filter uses, even beyond the image."""
+        """int64 (n, 4): as ``reach``; but if the border is repeated, not limited to positions inside of the image."""
         return np.where((self.border != CONSTANT)[:, None], self._window, self.reach)
 
     @cached_property
     def _window(self) -> I64:
-        """int64 (n, 4): left, top, right, bottom of the positions within the clip that the filter can use."""
+        """int64 (n, 4): left, top, right, bottom of the positions, in or beyond the image, that the filter can use."""
         widened = np.where(self.minifies[:, None], np.maximum(self.scale, 1.0), 1.0)
         half_width = np.array(HALF_WIDTHS)[self.interpolation, None]
         # A rotated or sheared image is first reduced, then interpolated, so the half-widths of both filters add up.
@@ -243,12 +243,12 @@ class Geometry:
         frame[:, :, :2] = linear * size[:, None, :]
         frame[:, :, 2] = self.frame[:, :, 2] + linear[:, :, 0] * corner[:, :1] + linear[:, :, 1] * corner[:, 1:]
         beyond = ((corner < 0) | (corner + size > self.size)).any(axis=1)
-        # Whether the image, or its repeated border, has pixels beyond the canvas, which an edge must hide.
+        # ``ends``: whether the image, or its repeated border, goes on beyond the canvas, where edges must hide it.
         ends = ~self._holds_clip | (self.border != CONSTANT)
         edges = append_edges(self.edges, beyond & ends, lambda: canvas_edges(self.matrix, self.size))
         cropped = replace(self, frame=frame, size=size, edges=edges)
-        # Before any resize the crop is exact: the clip becomes the crop, with its padding, so that a later resize uses
-        # no other pixel. After a resize the clip stays, because the filter has used pixels beyond the crop by then.
+        # If the canvas was not resized before, ``clip`` becomes the crop, with its padding, so that a later resize uses
+        # no other pixel. Otherwise ``clip`` stays: cropping a resized image keeps what its filter took from beyond.
         start = cropped.box[:, :2]
         scale = np.abs(linear[:, (0, 1), (0, 1)])
         exact = self.upright[:, None] & (scale == 1) & (start == np.floor(start))
@@ -289,7 +289,7 @@ class Geometry:
         return replace(self, frame=frame, size=size, edges=edges)
 
     def resample_by(self, interpolation: I64, antialias: bool = True) -> Geometry:
-        """Return a copy that resamples by ``interpolation`` (n,), or by an earlier transform's wider filter."""
+        """Return a copy with ``interpolation`` (n,), or with an earlier transform's, if that has a wider filter."""
         widest = np.maximum(self.interpolation, interpolation)
         return replace(self, interpolation=widest, antialias=self.antialias & antialias)
 
@@ -311,7 +311,7 @@ class Geometry:
         return np.stack([row[0] * x + row[1] * y + row[2] for row in invert_maps(self.matrix[slot])], axis=-1)
 
     def objects_on_canvas(self) -> tuple[F64, Bools]:
-        """Return boxes around the objects in pixels of the canvas, float64 (n, m, 4), and ``kept``, bool (n, m)."""
+        """Return ``boxes`` in pixels of the canvas, upright around their corners, float64 (n, m, 4); and ``kept``."""
         if self.boxes is None or self.kept is None:
             return np.empty((len(self.size), 0, 4)), np.empty((len(self.size), 0), dtype=np.bool_)
         corners = self.boxes[:, :, [[0, 1], [2, 1], [2, 3], [0, 3]]]
@@ -338,7 +338,7 @@ class Geometry:
 
     @cached_property
     def _holds_clip(self) -> Bools:
-        """Bool (n,): whether the canvas is upright and holds the clip, so no pixel of the image lies beyond it."""
+        """Bool (n,): whether the canvas is upright and holds ``clip``, so that no pixel to show lies beyond it."""
         low, high = self.box[:, :2], self.box[:, :2] + self.box[:, 2:]
         inside = (self.clip[:, :2] >= low - _TOLERANCE) & (self.clip[:, 2:] <= high + _TOLERANCE)
         return self.upright & inside.all(axis=1)
@@ -359,7 +359,7 @@ def _on_grid(numbers: F64) -> F64:
 
 
 def _concatenate_objects(geometries: Sequence[Geometry], chosen: I64) -> dict[str, Any]:
-    """Return ``boxes`` and ``kept`` of the images ``chosen`` from all geometries; an empty dict if none has boxes."""
+    """Return the arguments ``boxes`` and ``kept`` for ``Geometry.concatenate``; {} if no geometry has boxes."""
     held = [(each.boxes, each.kept, len(each.size)) for each in geometries]
     most = max((boxes.shape[1] for boxes, _, _ in held if boxes is not None), default=None)
     if most is None:
@@ -375,7 +375,7 @@ def _concatenate_objects(geometries: Sequence[Geometry], chosen: I64) -> dict[st
 
 
 class Transform(Protocol):
-    """Step that changes the geometry of a batch. A step that pads has the padding's color as attribute ``fill``."""
+    """Geometric transform of a batch. A transform that pads images has the padding's color as attribute ``fill``."""
 
     @property
     def fixes_size(self) -> tuple[int, int] | None:
@@ -404,7 +404,7 @@ def common_fill(transforms: Sequence[Transform]) -> Fill:
 
 
 def check_borders(transforms: Sequence[Transform]) -> None:
-    """Raise UsageError if a transform repeats the image's border, but follows any transform that is not a flip."""
+    """Raise UsageError if a transform whose padding repeats the image's border follows a transform other than flips."""
     for i, transform in enumerate(transforms):
         if getattr(transform, "border", CONSTANT) != CONSTANT:
             others = [each for each in transforms[:i] if not getattr(each, "only_mirrors", False)]
@@ -422,7 +422,7 @@ def output_size(transforms: Sequence[Transform]) -> tuple[int, int] | None:
             return None
         fixed = transforms[i].fixes_size
         if fixed is not None:
-            # The transforms that follow depend only on the size, so one image shows the size of all.
+            # All images have the same size after transform i, and so after the next ones: one image shows that size.
             image = Geometry.identity([fixed[1]], [fixed[0]])
             width, height = compose(transforms[i + 1 :], image, BatchRandom(0, 0, [0])).size[0]
             return int(height), int(width)

@@ -29,14 +29,14 @@ class BatchTransform(Value, ABC):
 
     @abstractmethod
     def for_classes(self, count: int) -> BatchTransform:
-        """Return a copy for a dataset with ``count`` class names (0 for none).
+        """Return a copy for labels of a dataset with ``count`` class names (0 for none).
 
-        Raise UsageError if ``count`` does not fit.
+        Raise UsageError if the transform needs class names, or was made for fewer classes.
         """
 
     @abstractmethod
     def __call__(self, images: Any, labels: Tensor, random: BatchRandom) -> tuple[Any, Tensor]:
-        """Transform a batch, with the one generator of ``random``; labels become float32 (N, classes)."""
+        """Return a batch's images and labels, transformed; ``random`` has one generator, as for one image."""
 
 
 class _Mix(BatchTransform):
@@ -81,10 +81,10 @@ class _Mix(BatchTransform):
 
     @abstractmethod
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
-        """Mix each image with the previous image; return the mixes, and the weight that an image keeps in its own mix.
+        """Mix each image with the previous image of the batch; return the mixes, and the image's weight in its mix.
 
-        ``weight`` is the drawn weight of an image in its mix; the returned weight is greater if CutMix's box is
-        clipped. ``x`` and ``y`` are uniform random numbers.
+        ``weight`` is the weight that was drawn; the returned weight is greater if CutMix clips its box to the image.
+        ``x`` and ``y`` are uniform random numbers in [0, 1).
         """
 
     def _soft_labels(self, labels: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class _Mix(BatchTransform):
         if labels.ndim == 2:
             return labels
         classes = self._classes or 0
-        # Labels on a GPU are not checked, because the check would wait for the device.
+        # Do not check labels on a GPU, because reading their maximum would wait for all work queued on the GPU.
         if labels.device.type == "cpu" and int(labels.max()) >= classes:
             text = f"{type(self).__name__}: num_classes is {classes}, and a label is {int(labels.max())}"
             raise UsageError(f"{text}; give num_classes above all labels")

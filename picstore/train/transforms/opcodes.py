@@ -13,59 +13,59 @@ from enum import IntEnum
 from picstore.errors import UsageError
 
 NOTHING = 0
-SCALE = 1  # factor of the brightness
-CONTRAST = 2  # factor of the contrast
-SATURATION = 3  # factor of the saturation; 0 makes grey
-HUE = 4  # turn of the hue, −0.5 to 0.5
-SOLARIZE = 5  # threshold: grey levels at or above it are inverted
-POSTERIZE = 6  # 256 / number of levels to keep
-SOLARIZE_ADD = 7  # number to add to levels below a limit, and the limit
-PERMUTE = 8  # indices of the channels that become red and green
+SCALE = 1  # operand: factor by which grey levels are multiplied
+CONTRAST = 2  # operand: factor for the levels' differences from the mean grey level
+SATURATION = 3  # operand: factor for the levels' differences from the pixel's grey level; 0 makes grey
+HUE = 4  # operand: turn of the hue, −0.5 to 0.5
+SOLARIZE = 5  # operand: threshold; grey levels at or above the threshold are inverted
+POSTERIZE = 6  # operand: 256 / number of levels to keep
+SOLARIZE_ADD = 7  # operands: number to add to levels below a limit, and the limit
+PERMUTE = 8  # operands: indices of the channels that become red and green
 LAST_POINTWISE = 8
 
 AUTOCONTRAST = 9
 EQUALIZE = 10
-SHARPNESS = 11  # factor of the sharpness; 0 smooths, 1 changes nothing
+SHARPNESS = 11  # operand: 0 smooths, 1 changes nothing, and a larger factor sharpens
 # Operands a to h, SAMPLING and FILL; pixel (x, y) shows (a x + b y + c, d x + e y + f) / (g x + h y + 1) of the input.
 WARP = 12
-# Maximum shifts of x and y in pixels before the blur, deviations of the blur across and down; SAMPLING and FILL. Has a
-# key, the seed of the noise.
+# Operands: maximum shifts of x and y in pixels before the noise is blurred, standard deviations of that blur across and
+# down; SAMPLING and FILL. The step's key is the seed of the noise.
 ELASTIC = 13
-MIX = 14  # weight of a chain's result; MIX_FIRST, MIX_NEXT or MIX_LAST
-# Mean and standard deviation in grey levels; 1 to clip or 0 to wrap around. Has a key, the seed of the noise.
+MIX = 14  # operands: weight of a chain's result in AugMix's sum; MIX_FIRST, MIX_NEXT or MIX_LAST
+# Operands: mean and standard deviation in grey levels; 1 to clip or 0 to wrap around. The key is the seed of the noise.
 NOISE = 15
-# Number of taps on either side of the middle tap, across and down; standard deviation in pixels.
+# Operands: number of taps on either side of the middle tap, across and down; standard deviation in pixels.
 BLUR = 16
-ERASE = 17  # left, top, right, bottom of the box; red, green, blue
-ERASE_RANDOM = 18  # left, top, right, bottom of the box; has a key, the seed of the values
-NORMALIZE = 19  # three means and three standard deviations, in units of 0 … 1
+ERASE = 17  # operands: left, top, right, bottom of the box; red, green, blue
+ERASE_RANDOM = 18  # operands: left, top, right, bottom of the box; the step's key is the seed of the values
+NORMALIZE = 19  # operands: three means and three standard deviations, in units of 0 … 1
 
 OPERANDS = 12  # number of operands of each step
 
-# Indices of operands of WARP and ELASTIC: the interpolation, and the first of red, green and blue outside of the image.
-# Three times NO_FILL is black, like None in torchvision.
+# Indices among the operands of WARP and ELASTIC: of the interpolation, and of red, which green and blue follow, outside
+# of the image. NO_FILL in all three is black, like the fill None in torchvision.
 SAMPLING = 8
 FILL = 9
 
 LEAST_SIGMA = 1e-3  # minimum standard deviation of a blur in pixels
 
-# Values of the operand SAMPLING. torchvision's interpolation blends pixels at the border with the fill. Pillow's
-# repeats the border, and an output pixel whose center lies outside of the image is fill.
+# Interpolations, values of the operand SAMPLING. BILINEAR is torchvision's, which blends pixels at the image's border
+# with the fill. Pillow's repeat the border, and an output pixel whose center lies outside of the image is fill.
 NEAREST = 0
 BILINEAR = 1
 PILLOW_BILINEAR = 2
 PILLOW_BICUBIC = 3
 NO_FILL = -1.0
 
-# Second operands of MIX, which adds up results of chains by weight; each chain begins with the image as it was at
-# MIX_FIRST.
-MIX_FIRST = 0  # begin the sum with the image
-MIX_NEXT = 1  # add a chain's result, and begin another chain
-MIX_LAST = 2  # add a chain's result, and replace the image by the sum
+# Second operands of MIX, which adds up the results of AugMix's chains of steps by weight; each chain begins with the
+# image as it was at MIX_FIRST.
+MIX_FIRST = 0  # begin the sum with the unchanged image, and begin the first chain
+MIX_NEXT = 1  # add a chain's result to the sum, and begin another chain with the unchanged image
+MIX_LAST = 2  # add the last chain's result to the sum, and replace the image by the sum
 
 
 class OutputDtype(IntEnum):
-    """Dtype of a batch's images; color programs do not depend on it."""
+    """Dtype of a batch's images, as a number for kernels; color programs are the same for every dtype."""
 
     UINT8 = 0
     FLOAT32 = 1

@@ -23,9 +23,9 @@ BORDERS = {"constant": CONSTANT, "edge": EDGE, "reflect": REFLECT, "symmetric": 
 
 
 def border_indices(low: int, high: int, extent: int, border: int) -> I64:
-    """Return the index of the pixel, among ``extent``, that a padded line shows at each of ``low`` … ``high`` − 1.
+    """Return which of a line's ``extent`` pixels its padded copy shows at positions ``low`` … ``high`` − 1: indices.
 
-    REFLECT mirrors at the middle of the first or last pixel, SYMMETRIC at its outer edge.
+    REFLECT mirrors at the middle of the first or last pixel, SYMMETRIC at that pixel's outer edge.
     """
     indices = np.arange(low, high, dtype=np.int64)
     if border == EDGE or extent == 1:
@@ -57,7 +57,7 @@ def invert_maps(matrix: F64) -> F64:
 
 
 def canvas_edges(matrix: F64, size: I64) -> F64:
-    """Return canvases' four sides as ``Geometry.edges``, float64 (n, 4, 3), given maps of canvas to source pixels."""
+    """Return the sides of n canvases as ``Geometry.edges``, (n, 4, 3); ``matrix`` maps canvas to source pixels."""
     near = invert_maps(matrix)
     far = -near
     far[:, :, 2] += size
@@ -65,7 +65,7 @@ def canvas_edges(matrix: F64, size: I64) -> F64:
 
 
 def clip_edges(clip: I64, scale: F64) -> F64:
-    """Return clips' sides as ``Geometry.edges``, (n, 4, 3); ``scale``, (n, 2), is source pixels per canvas pixel."""
+    """Return the sides of n clips as ``Geometry.edges``, (n, 4, 3); ``scale``, (n, 2): source per canvas pixels."""
     axes = np.tile(np.eye(2), (len(clip), 1, 1))
     near = np.concatenate([axes, -clip[:, :2, None]], axis=2) / scale[:, :, None]
     far = np.concatenate([-axes, clip[:, 2:, None]], axis=2) / scale[:, :, None]
@@ -78,9 +78,9 @@ def open_edges(n: int, count: int) -> F64:
 
 
 def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
-    """Append to each image's ``Geometry.edges`` (n, k, 3) its four ``sides()`` (n, 4, 3) if chosen, else open edges.
+    """Append ``sides()`` (n, 4, 3) to ``Geometry.edges`` (n, k, 3) of chosen images, and to others four open edges.
 
-    If no image is chosen, return ``edges`` unchanged.
+    If no image is chosen, return ``edges`` unchanged. Open edges hide nothing.
     """
     if not chosen.any():
         return edges
@@ -88,7 +88,7 @@ def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
 
 
 def edges_on_output(edges: F64, matrix: F64) -> F64:
-    """Map ``Geometry.edges`` to output coordinates, with distances in pixels of output or canvas, the larger ones."""
+    """Map ``Geometry.edges`` to output pixels; distances are in pixels of output or canvas, whichever are larger."""
     if not edges.shape[1]:
         return edges
     full = np.zeros((len(matrix), 3, 3))

@@ -38,7 +38,7 @@ class Progressive(Value):
 
 @dataclass(frozen=True, slots=True)
 class EpochStages:
-    """First epoch of each stage of a training, ascending from 0; as a ``PlanChoice``, chooses the stage's plan."""
+    """First epochs of a training's stages, ascending from 0; a ``PlanChoice``: each stage has a plan of transforms."""
 
     firsts: tuple[int, ...] = (0,)
 
@@ -47,5 +47,5 @@ class EpochStages:
         return bisect_right(self.firsts, epoch) - 1
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Return bool (n,), the same for all n images: whether ``plan`` is the plan of the epoch's stage."""
+        """Return bool (n,) for n images: True for all if ``plan`` is the index of the epoch's stage, else False."""
         return np.full(len(sizes), plan == self.stage(epoch), dtype=np.bool_)

@@ -25,7 +25,7 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.constructed import Value
 from picstore.train.transforms.geometry import Geometry
 
-_SMALLEST, _LARGEST, _STEP = 1e-6, 100.0, 1e-5  # bounds and precision in timm's search for a scale
+_SMALLEST, _LARGEST, _STEP = 1e-6, 100.0, 1e-5  # bounds and precision of ResizeToSequence's scale, as in timm
 
 
 class _Resizing(Value):
@@ -106,7 +106,7 @@ class ResizeToCover(_Resizing):
 
     def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
         least = np.array(self._size[::-1])
-        # Integer arithmetic: one side is exact, and the other side is rounded up by less than a pixel.
+        # Resize one side to its side of the target exactly; round the other side up, in integers and so without errors.
         narrow = geometry.size[:, 0] * least[1] <= geometry.size[:, 1] * least[0]
         width = np.where(narrow, least[0], -(-geometry.size[:, 0] * least[1] // geometry.size[:, 1]))
         height = np.where(narrow, -(-geometry.size[:, 1] * least[0] // geometry.size[:, 0]), least[1])
@@ -146,7 +146,7 @@ class ResizeToSequence(_Resizing):
         return self._resized(geometry, size, random)
 
     def _scale(self, size: I64) -> F64:
-        """Return the largest scales at which images have no more patches than allowed, found by timm's bisection."""
+        """Return, by timm's bisection, the largest scale at which each image has at most ``max_seq_len`` patches."""
         low, high = np.full(len(size), _SMALLEST), np.full(len(size), _LARGEST)
         while len(size) and high[0] - low[0] >= _STEP:
             middle = (low + high) / 2

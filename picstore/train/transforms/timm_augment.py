@@ -23,12 +23,13 @@ from picstore.train.transforms.auto_augment import DEEPEST, draw_depths, draw_we
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
-# Magnitude at which the level is 1; also the maximum magnitude unless a section "mmax" is given.
+# A level, on which arguments of operations depend, is magnitude / 10. The maximum magnitude is also 10, unless the
+# configuration has a section "mmax".
 _DENOMINATOR = 10.0
-# A deviation "mstd" above this number selects magnitudes uniform from 0 to the given magnitude.
+# If the section "mstd" is above this number, magnitudes are uniform from 0 to "m" instead of normal around "m".
 _UNIFORM = 100.0
 _MAX_STEPS = 100  # maximum number of steps of a color program
-# For each family of policies, the policy, and timm's name for the operation that the policy calls "Posterize".
+# For each of timm's configurations that is a policy, the policy, and the name in LEVELS of the policy's "Posterize".
 _POLICIES = {
     "original": (IMAGENET, "PosterizeOriginal"),
     "originalr": (IMAGENET, "PosterizeIncreasing"),
@@ -41,18 +42,18 @@ _SAMPLINGS = {
     filters.BILINEAR: opcodes.PILLOW_BILINEAR,
     filters.BICUBIC: opcodes.PILLOW_BICUBIC,
 }
-# For each family of configurations, the default values of its sections, such as "m" for the magnitude.
+# For each first word of a configuration, the sections that may follow ("m" is the magnitude), with their defaults.
 _DEFAULTS = {
     "rand": {"m": 10.0, "n": 2.0, "p": 0.5, "mstd": 0.0, "mmax": _DENOMINATOR, "inc": 0.0},
     "augmix": {"m": 3.0, "w": 3.0, "d": -1.0, "a": 1.0, "b": 0.0, "mstd": math.inf},
     **{family: {"mstd": 0.0} for family in _POLICIES},
 }
-_BLUR = (0.1, 2.0)  # minimum and maximum deviation of a blur in pixels
+_BLUR = (0.1, 2.0)  # minimum and maximum standard deviation of a blur in pixels
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Drawn and given values that determine the arguments of n images' operations.
+    """Random and given values from which the arguments of the operations on n images are computed.
 
     Attributes:
         level: float64 (n,), magnitude / 10 of each operation.
@@ -72,7 +73,7 @@ class Draws:
 
     @property
     def factor(self) -> F64:
-        """Factor that moves away from 1, up or down by the sign, as the level increases."""
+        """Factor of brightness, contrast and so on, (n,): 1 + sign · 0.9 · level, but at least 0.1."""
         return np.maximum(0.1, 1 + self.sign * 0.9 * self.level)
 
 
@@ -103,7 +104,8 @@ def _random_deviation(draws: Draws) -> F64:
     return _BLUR[0] + (_BLUR[1] * np.clip(draws.level, 0, 1) - _BLUR[0]) * draws.number
 
 
-# By timm's name, the operation and the function of its argument. timm's positive translations are to the left and up.
+# By timm's name of an operation, picstore's operation, and the function that computes its argument. Translations are
+# negated, because positive ones are to the left and up in timm.
 LEVELS: dict[str, tuple[Operation, Level]] = {
     "AutoContrast": (Operation.AUTO_CONTRAST, _none),
     "Equalize": (Operation.EQUALIZE, _none),
@@ -137,9 +139,9 @@ NAMES = list(LEVELS)
 
 
 def steps_of(names: I64, draws: Draws) -> tuple[I64, F64]:
-    """Return operations, int64 (n,), and their arguments, float64 (n,), computed from ``draws``.
+    """Return an ``Operation`` for each of n images, int64 (n,), and its argument, float64 (n,), from ``draws``.
 
-    ``names``, int64 (n,), are indices in ``NAMES``; −1 gives the identity.
+    ``names``, int64 (n,), are the operations' indices in ``NAMES``; −1 stands for the identity.
     """
     operations, arguments = np.full(len(names), int(Operation.IDENTITY)), np.zeros(len(names))
     for number in np.unique(names[names >= 0]).tolist():
@@ -153,12 +155,12 @@ def steps_of(names: I64, draws: Draws) -> tuple[I64, F64]:
 _PLAIN = ("AutoContrast", "Equalize", "Invert", "Rotate", "SolarizeAdd")
 _MOVES = ("ShearX", "ShearY", "TranslateXRel", "TranslateYRel")
 _GRADED = ("Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness")
-# Sets of timm's names of operations; values are the weights with which an operation is drawn.
+# Sets from which operations are drawn: timm's names, and as values the weights with which they are drawn.
 RANDOM = dict.fromkeys((*_PLAIN, *_MOVES, *_GRADED), 1.0)
 INCREASING = dict.fromkeys((*_PLAIN, *_MOVES, *(f"{name}Increasing" for name in _GRADED)), 1.0)
 AUGMIX = {name: 1.0 for name in INCREASING if name not in ("Invert", "SolarizeAdd")}
 THREE = dict.fromkeys(("SolarizeIncreasing", "Desaturate", "GaussianBlur"), 1.0)
-# By name, sets whose operations are drawn with unequal weights.
+# By timm's name of a set, sets from which operations are drawn with unequal weights.
 WEIGHTED: dict[str, dict[str, float]] = {
     name: {operation: weight for weight, operations in groups.items() for operation in operations.split()}
     for name, groups in {
@@ -238,7 +240,7 @@ class TimmAutoAugment(ColorTransform):
         weights = np.array(list(self._set.values()))
         weighted = (weights != weights[0]).any()
         if weighted:
-            # Draw without repetition by weight: the operations with the shortest exponential waiting times come first.
+            # Draw different operations by weight: first those with the least exponential random number / weight.
             waiting = -np.log1p(-random.uniform(len(names))) / weights
             order = np.argsort(waiting, axis=1, kind="stable")
         steps = [ColorProgram.from_step(opcodes.NOTHING, [], count=count)]
@@ -266,13 +268,13 @@ class TimmAutoAugment(ColorTransform):
         drawn = np.floor(random.uniform(1)[:, 0] * len(names)).astype(np.int64)
         steps = []
         for k in range(names.shape[1]):
-            # Skip the number that would select the operation, which the policy gives; so each operation uses 6 numbers.
+            # The policy gives the operation, so skip the random number for it; each operation then uses 6 numbers.
             random.uniform(1)
             steps.append(self._step(names[drawn, k], magnitudes[drawn, k], chances[drawn, k], sizes, random))
         return ColorProgram.chain(steps)
 
     def _step(self, names: I64, magnitude: Any, chance: Any, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Return a step for each image, given indices in ``NAMES``; magnitude, chance: a number or an array (n,)."""
+        """Return a program that applies operations (n,), indices in ``NAMES``, with probability ``chance``."""
         applied, radius, turn, sign, which = random.uniform(5).T
         deviation = self._values["mstd"]
         if deviation == math.inf:
@@ -288,7 +290,7 @@ class TimmAutoAugment(ColorTransform):
 
 
 def _parse(config: str) -> tuple[str, dict[str, float], dict[str, float]]:
-    """Return the family, its sections' values and the operations' weights; raise UsageError if ``config`` is wrong."""
+    """Return a configuration's first word, its sections' values, and operations' weights; raise UsageError if wrong."""
     family, *sections = str(config).split("-")
     wrong = f"TimmAutoAugment: config is {config!r}"
     if family not in _DEFAULTS:
@@ -316,7 +318,7 @@ def _parse(config: str) -> tuple[str, dict[str, float], dict[str, float]]:
 
 
 def _policy_arrays(family: str) -> tuple[I64, F64, F64]:
-    """Return a family's policy as indices in ``NAMES``, chances and magnitudes, each (sub-policies, operations)."""
+    """Return a policy as operations' indices in ``NAMES``, chances and magnitudes, each (sub-policies, operations)."""
     policy, posterize = _POLICIES[family]
     names = [[NAMES.index(posterize if name == "Posterize" else name) for name, _, _ in steps] for steps in policy]
     chances = [[chance for _, chance, _ in steps] for steps in policy]

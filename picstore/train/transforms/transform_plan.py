@@ -20,14 +20,14 @@ from picstore.train.transforms.mixup_cutmix import BatchTransform
 from picstore.train.transforms.progressive import EpochStages, Progressive
 from picstore.train.transforms.views import ViewCallables, ViewGroup, Views
 
-# A geometric or color transform, a transform of torchvision, or a callable on a batch.
+# Transform as users give it: one of picstore, one of torchvision, or a callable that takes a batch's images.
 UserTransform: TypeAlias = Any
-# A list or Compose of transforms, an nn.Sequential, or a single transform.
+# Transforms as users give them: a list or Compose of transforms, an nn.Sequential, or a single transform.
 Transforms: TypeAlias = "Sequence[UserTransform] | UserTransform"
 LoaderTransform: TypeAlias = "Transforms | Views | Buckets | Sequences | Progressive"
 
 TARGETS = ("boxes", "keypoints", "polygons", "extra")  # targets that are neither attachments nor columns
-_COMPANIONS = ("labels", "visibility", "index")  # fields that come with the target boxes or keypoints
+_COMPANIONS = ("labels", "visibility", "index")  # fields that a batch's targets have besides boxes or keypoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class TransformPlan:
 
     @property
     def normalizes(self) -> bool:
-        """Whether the transforms normalize images, which become floats."""
+        """Whether any group's transforms normalize images, which makes the images floats."""
         return any(group.normalizes for group in self.groups)
 
     @property
@@ -172,7 +172,7 @@ def _plan_lists(several: Buckets | Sequences, **options: Any) -> tuple[Transform
 
 
 def common_dtype(names: Sequence[str | None]) -> str | None:
-    """Return the one dtype in ``names`` of conversions, None if there is none; raise UsageError if dtypes differ."""
+    """Return the dtype to which lists of transforms convert, None for none; raise UsageError if ``names`` differ."""
     named = sorted({name for name in names if name is not None})
     if len(named) > 1:
         raise UsageError(f"lists of transforms convert to {', '.join(named)}; give all the same dtype")
@@ -180,9 +180,9 @@ def common_dtype(names: Sequence[str | None]) -> str | None:
 
 
 def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ...], ...], str | None]:
-    """Split transforms into geometry, color and callables.
+    """Split a list of transforms into geometric transforms, color transforms and callables, which must follow in order.
 
-    Return these three, and the name of the float dtype to which a conversion converts images, or None.
+    Return these three, and the name of the float dtype to which a transform such as ToDtype converts images, or None.
     """
     read = Steps()
     read.read(() if transforms is None else transforms)

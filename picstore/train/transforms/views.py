@@ -73,7 +73,7 @@ class ViewGroup:
 
     @property
     def normalizes(self) -> bool:
-        """Whether the transforms normalize images, which become floats."""
+        """Whether the color transforms normalize images, which makes the images floats."""
         return normalizes(self.color)
 
     @property
@@ -84,12 +84,12 @@ class ViewGroup:
 
 @dataclass(frozen=True, slots=True)
 class ViewCallables:
-    """One callable made of all groups' callables. It takes views by name of the group."""
+    """Callable on a dict of images by name of the group of views; applies each group's callables to the group."""
 
     by_name: Mapping[str, tuple[Callable[[Any], Any], ...]]
 
     def __call__(self, views: Mapping[str, Any]) -> dict[str, Any]:
-        """Apply each group's callables to all its views at once or, if the views are lists, to one view at a time."""
+        """Apply each group's callables to all views of the group at once or, if views are lists, to one at a time."""
         return {name: self._apply(self.by_name.get(name, ()), images) for name, images in views.items()}
 
     def _apply(self, callables: Sequence[Callable[[Any], Any]], images: Any) -> Any:
