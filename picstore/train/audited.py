@@ -146,7 +146,7 @@ class Audit:
         return list(map(str, chosen))
 
     def ids(self, source: int = 0) -> I64:
-        """Return the ids of a dataset's records, in order of position, read-only; they are read once."""
+        """Return the ids of a dataset's records, in order of position, read-only; only the first call reads them."""
         if source not in self._ids:
             self._ids[source] = self.datasets[source].ids
             self._ids[source].setflags(write=False)
@@ -203,7 +203,7 @@ class Audit:
 
 
 def _find(stored: I64, ids: I64) -> tuple[I64, Bools]:
-    """For each id, return its index in ``stored``, or 0 if it is missing there, and whether ``stored`` has it."""
+    """Return, for each id, its index in ``stored``, or 0 if ``stored`` lacks the id, and whether ``stored`` has it."""
     order = np.argsort(stored, kind="stable")
     at = np.minimum(np.searchsorted(stored, ids, sorter=order), len(stored) - 1)
     if not len(stored):

@@ -52,8 +52,9 @@ class Batch:
     ``tuple(batch)`` is the pair, for libraries that need a tuple, and ``batch["ids"]`` is a field by name.
 
     Attributes:
-        images: uint8 (N, 3, H, W), or floats with ``dtype`` or ``Normalize``; a list of N of (3, H, W) when no
-            transform fixes the size; with ``Views`` a dict, see ``views``; or the result of the callables.
+        images: uint8 (N, 3, H, W), or floats with ``dtype`` or ``Normalize``; a list of N tensors (3, H, W) if no
+            transform fixes the size; with ``Views`` a dict of such images by the name of the group of views. If the
+            loader's ``transform`` has callables, ``images`` is what the last of them returns.
         labels: int64 (N,); after ``MixUp`` or ``CutMix`` float32 (N, classes).
         ids: int64 (N,), ids of the records.
         targets: with the loader's ``targets``, a dict for each image, see docs/targets.md; with ``Views``, by name of
@@ -317,7 +318,7 @@ def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any
 
 
 def image_tensors(images: Any, dtype: torch.dtype) -> Any:
-    """Convert arrays in nested lists to tensors that share their memory; copy an array that occurs again."""
+    """Convert arrays in nested lists to tensors in the arrays' memory; copy an array that occurs a second time."""
     tensors: dict[int, torch.Tensor] = {}
 
     def make(array: Array) -> torch.Tensor:

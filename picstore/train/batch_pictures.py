@@ -15,7 +15,7 @@ from picstore.storage.record_pictures import class_name
 
 # Percentiles of a channel's values; the first becomes black, the second white.
 _STRETCHED = (1, 99)
-_TOP = 2  # Number of classes that a caption names for a mixed label.
+_TOP = 2  # Number of classes that a caption names if a label mixes classes, as after ``MixUp``.
 
 
 def make_tiles(
@@ -90,7 +90,7 @@ def _shown_label(label: torch.Tensor, classes: Sequence[str]) -> str:
 
 
 def _marks_of(target: Any, classes: Sequence[str]) -> dict[str, Any]:
-    """Return what to draw of a target over its image, as arguments of ``Tile``: boxes, points, outlines and a mask."""
+    """Return the arguments of ``Tile`` that draw a target over its image: boxes, points, outlines and a mask."""
     marks: dict[str, Any] = {}
     if target.get("boxes") is not None:
         marks["boxes"] = np.asarray(target["boxes"], np.float64)

@@ -319,7 +319,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         self._cursor.load(*position)
 
     def _iterate(self, worker: Worker, position: tuple[int, int] | None) -> Iterator[Batch]:
-        """Yield batches from ``position`` on; if None, from the position at the time of the first request."""
+        """Yield batches from ``position`` on or, if it is None, from the position at the time of the first request."""
         yield from self._batches(*(position or self._cursor.start_iteration(worker)), worker)
 
     def _batches(self, epoch: int, first: int, worker: Worker) -> Iterator[Batch]:
@@ -417,6 +417,6 @@ def default_processes(threads: int | None, environment: Mapping[str, str] = os.e
 
 
 def _worker_state() -> dict[str, list[int]]:
-    """Return the field that a DataLoader's worker adds to a state; in any other process, return no field."""
+    """Return a dict with the field that a DataLoader's worker adds to a state; in any other process, an empty dict."""
     worker = Worker.current()
     return {"worker": [worker.number, worker.count]} if worker.count else {}

@@ -103,7 +103,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         balance: instead of weights, the name of a column of integers or strings, such as ``"label"``, whose values come
             equally often.
         repeat: number of samples in an epoch, as a multiple of the number of records; less than 1 for short epochs.
-        lanes: number of runs of the dataset that batches mix, at most 65,536. The order depends on this number, but not
+        lanes: number of parts of an epoch that batches mix, at most 65,536. The order depends on this number, but not
             on the world size. Ranks share lanes unless the number is a multiple of the world size; the default is the
             smallest such multiple that is at least 32. ``load_state_dict`` takes over the state's lanes unless they are
             given here.
@@ -189,7 +189,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         **unknown: NoReturn,
     ) -> None:
         refuse_arguments("Loader", unknown)
-        # At this point, the arguments are the only local variables.
+        # Call ``locals`` first, while the arguments are the only local variables.
         options = check_arguments(locals())
         if isinstance(path, Dataset) and cache is not None:
             raise UsageError("an open dataset has a cache of its own; give it to picstore.Dataset")

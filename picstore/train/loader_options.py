@@ -199,7 +199,7 @@ def check_arguments(given: Mapping[str, Any]) -> LoaderArguments:
 
 
 def images_given(batch_size: int | None, global_batch_size: int | None, world_size: int) -> tuple[int | None, int]:
-    """Return the batch size that was given, and how many such batches form a global batch.
+    """Return the given one of the two batch sizes, and the number of batches of that size that form a global batch.
 
     Raise UsageError if both sizes are given.
     """

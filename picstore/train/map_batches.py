@@ -51,7 +51,7 @@ _READ_AHEAD = 2  # number of containers to read in advance
 
 @dataclass(frozen=True, slots=True)
 class MapJob:
-    """Function, and what its batches are made from; a process keeps the job that it last ran, identified by ``key``."""
+    """Function of a map, and how its batches are made; a process keeps the latest job, which ``key`` identifies."""
 
     source: TrainingSource
     output: OutputSpec
@@ -63,7 +63,10 @@ class MapJob:
 
 @dataclass(frozen=True, slots=True)
 class MapTask:
-    """Task of an engine: index and containers of a part of the run, and number of processes here, 0 if unknown."""
+    """Task of an engine: index and containers of a part of the map, and number of processes that share this machine.
+
+    ``sharing`` is 0 if this number is unknown.
+    """
 
     job: MapJob
     part: int
@@ -106,7 +109,7 @@ class PartValues:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Container and index of each record of a batch to make; ``last`` marks the last batch of a part, maybe empty."""
+    """Container and index of each record of a batch to make; ``last`` marks a part's last batch, which may be empty."""
 
     held: dict[int, Container]
     containers: I64
@@ -288,7 +291,7 @@ def _call(
     """Call the function with a batch or, if that fails, with each image; add images that fail alone to ``failures``."""
     count = len(chunk.records)
     if isinstance(made, Batch):
-        ids = made.ids.numpy().copy()  # The function may write to the batch.
+        ids = made.ids.numpy().copy()  # a copy, because the function may write to the batch
         try:
             with torch.no_grad():
                 returned = job.function(made)

@@ -120,7 +120,7 @@ def make_mapped_column(
 
 
 def divide_containers(counts: I64, batch_size: int) -> list[tuple[int, ...]]:
-    """Divide the containers that have records into parts of consecutive containers; counts: int64 (containers,)."""
+    """Divide containers with records into parts of consecutive ones; ``counts``, (n,), are the numbers of records."""
     least = max(_BATCHES_A_PART * batch_size, int(counts.sum()) // _MOST_PARTS)
     parts: list[tuple[int, ...]] = []
     held = least
@@ -155,7 +155,7 @@ def _check_column(dataset: Dataset, column: str) -> WritableLocation:
         raise UsageError(f"{dataset.path} has edits that are not saved, which the column would miss; save them first")
     root = locate_writable(dataset.path)
     if column not in dataset.columns:
-        dataset.with_columns({column: np.zeros(0, np.int64)}, ids=[])  # checks the name
+        dataset.with_columns({column: np.zeros(0, np.int64)}, ids=[])  # raises UsageError if the name is not allowed
     return root
 
 

@@ -85,7 +85,7 @@ class MapDataset(data.Dataset[Item]):
         **unknown: NoReturn,
     ) -> None:
         refuse_arguments("MapDataset", unknown)
-        # At this point, the arguments are the only local variables.
+        # Call ``locals`` first, while the arguments are the only local variables.
         given = check_arguments(locals())
         self.dataset = path if isinstance(path, Dataset) else Dataset(path)
         targets = check_targets(given["targets"], self.dataset)

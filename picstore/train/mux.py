@@ -64,7 +64,7 @@ class DataMux(BatchLoader[MuxOrder]):
             name keeps its count.
         global_counts: whether counts are for the batches of all ranks together, in which case the sizes of the ranks'
             batches differ by at most one. Otherwise counts are for each rank's batch.
-        lanes: number of runs of each source that batches mix, at most 65,536. By default all sources together have
+        lanes: number of parts of each source that batches mix, at most 65,536. By default all sources together have
             about 32, and ranks do not share a lane. ``load_state_dict`` takes over the lanes of the state unless they
             are given here.
         classes: meaning of labels if the datasets have different classes: ``"join"`` gives all classes of one name the
@@ -184,7 +184,7 @@ class DataMux(BatchLoader[MuxOrder]):
         _, self._read = self.order.batches_and_rest(state)
 
     def _advance(self, epoch: int, batch: int, worker: Worker) -> None:
-        if self._samples is None:  # If samples are read, ``read`` moves the position.
+        if self._samples is None:  # While a caller reads single samples, ``read`` moves the position instead.
             super()._advance(epoch, batch, worker)
 
     def _read_samples(self) -> Iterator[Sample]:
@@ -269,7 +269,7 @@ def number_classes(sources: Sequence[TrainingSource], choice: str | None) -> tup
 
 
 def names_by_label(sources: Sequence[TrainingSource]) -> list[str]:
-    """Return the name of each label; several names of one label are joined by " / ", and no name is ""."""
+    """Return the name of each label: several names of one label joined by " / ", or "" for a label without a name."""
     found: dict[int, dict[str, None]] = {}
     for source in sources:
         for label, name in source.class_names.items():

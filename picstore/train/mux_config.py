@@ -97,7 +97,7 @@ def make_schedule(config: MuxConfig, given: Sequence[tuple[int, Counts]] | None 
 
 
 def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
-    """Return each source's count at a step, given all counts, or a dict of counts to replace in those of ``before``."""
+    """Return each source's count at a step; if ``chosen`` is a dict, sources that it lacks keep those in ``before``."""
     if isinstance(chosen, Mapping):
         for name in chosen:
             if names.count(name) != 1:

@@ -23,7 +23,7 @@ from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SingleBatch:
-    """A batch, the parameters of each group's transforms, and, by slot, the damage of slots without an image."""
+    """A batch, the random parameters of each group of views, and, by slot, the damage of slots without an image."""
 
     host: HostBatch
     params: tuple[TransformParams, ...]

@@ -83,9 +83,10 @@ def enter_records(places, picks, records, max_pixels):
 
 @device_function
 def _find_points(entry, place, held_first, points):
-    """Write to ``points`` the address of the entry points of the segments in memory, and the points' distance in MCUs.
+    """Write to ``points`` the address of the entry points of a record's segments in memory, and the points' distance.
 
-    An entry point is a position within a segment at which decoding can begin. The distance is −1 if it is invalid.
+    An entry point is a position within a segment at which decoding can begin. The distance is in MCUs; it is −1 if the
+    stored distance is invalid.
     """
     table = array_at(place[1], np.int64(place[6]), np.uint16)
     count, interval, first = _u32(entry, _COUNT), _u16(entry, _INTERVAL), _u32(entry, _FIRST)

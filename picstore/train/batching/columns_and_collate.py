@@ -108,7 +108,7 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
 
 
 def _by_group(groups: Any, output: OutputSpec) -> Any:
-    """Return a dict of ``groups`` by name; return a group without a name alone, as its view if it has only one."""
+    """Return the groups' values by name or, for the only group, without a name, its views, or its only view."""
     first = output.groups[0]
     if first.name:
         return {spec.name: values for spec, values in zip(output.groups, groups, strict=True)}
@@ -116,5 +116,5 @@ def _by_group(groups: Any, output: OutputSpec) -> Any:
 
 
 def _numeric(output: OutputSpec) -> Callable[[Array], Array]:
-    """Return a function that views an image's bits as float16 if the output has that dtype, or returns it unchanged."""
+    """Return a function that views an image as float16 if the output has that dtype, or returns it unchanged."""
     return lambda image: image.view(np.float16) if output.dtype == "float16" else image

@@ -20,9 +20,9 @@ NO_REPLACEMENT = ", and its batch holds no sound record to replace it"
 
 
 def next_sound(numbers: I64, sound: I64) -> I64:
-    """Return, for each of ``numbers``, the next greater number in ascending ``sound``.
+    """Return, for each of ``numbers``, the smallest number in ascending ``sound`` that is at least as large.
 
-    If no number is greater, the next is the first of ``sound``.
+    If there is none, return the first of ``sound`` for it.
     """
     return sound[np.searchsorted(sound, numbers) % len(sound)]
 
@@ -61,7 +61,10 @@ def _copy_sample(batch: HostBatch, source: int, target: int) -> None:
 
 
 class DamageLog:
-    """Log that names each damaged record once, and GPU fallbacks once; if ``strict``, callers stop at any damage."""
+    """Log of damaged records, each once, and of the first images that a GPU left to the CPU.
+
+    If ``strict`` is set, users of the log stop at any damage.
+    """
 
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict

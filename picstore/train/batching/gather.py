@@ -49,7 +49,7 @@ class BatchRecords:
     labels: I64  # (n,), −1 if nothing of the record's container can be read
     ids: I64  # (n,), ids of the records; −1 if nothing of the record's container can be read
     source: I64  # (n,), index of the dataset of each slot
-    extras: list[bytes]  # JSON for targets; empty without targets
+    extras: list[bytes]  # each record's annotations as JSON; empty if the loader yields no targets
     attachments: list[dict[str, bytes | memoryview | StoredMap]]  # image files and maps for targets, by name
     points: I64  # (n, 2), address of the entry points within segments, and their distance in MCUs; 0 without any
     damage: list[Damage]  # damage of records that were replaced by sound records of their containers
@@ -244,7 +244,7 @@ def _find_sound(
 ) -> list[tuple[Container, I64, I64]]:
     """List a request's containers, with the slots to fill and the index of each slot's record in the container.
 
-    Sound records replace damaged records.
+    Damaged records are replaced by sound records of the same container.
     """
     order = np.argsort(request.samples.container, kind="stable")
     numbers, wanted = request.samples.container[order], request.samples.record[order]
@@ -278,7 +278,7 @@ def _find_sound(
 def _enter(
     records: BatchRecords, found: Sequence[Container], picks: I64, *, source: TrainingSource, max_pixels: int
 ) -> int:
-    """Fill slots with the records ``picks``, see ``enter_records``; return how many images have too many pixels."""
+    """Fill slots with the records ``picks`` of ``enter_records``; return the number of images with too many pixels."""
     from picstore.train.batching.batch_kernels import enter_records  # The module imports numba.
 
     number_of, _, slots = picks

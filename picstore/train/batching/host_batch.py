@@ -25,8 +25,8 @@ Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W) if the transforms fix 
 ViewImages: TypeAlias = "Array | list[list[Array]]"
 GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"  # targets of the n slots, for each view of a group
 
-# Arrays begin at multiples of the size of a quantization row, so that kernels can address rows by index in the memory
-# of all batches.
+# Arrays begin at multiples of 128 bytes, the size of a quantization table (64 int16), so that kernels can address a
+# table by its index in memory that holds the arrays of several batches.
 _ALIGNMENT = 128
 
 
@@ -68,8 +68,8 @@ class SegmentLayout:
             "codes": ((tables, words.HUFFMAN_BYTES), "uint8"),
             "places": ((tables, 4), "int32"),
             "quantization": ((tables, 64), "int16"),
-            # The arrays above are copied to a GPU as they are; the ``images`` of several batches are first joined on
-            # the host.
+            # The arrays above are copied to a GPU as they lie in the block; those named ``images`` of several batches
+            # are first joined on the CPU.
             "images": ((n, words.IMAGE_WORDS), "int64"),
             "tilings": ((n, 6), "int64"),
             "boxes": ((n, 4), "int64"),
@@ -102,7 +102,7 @@ class SegmentTables:
     layout: SegmentLayout
     block: U8  # memory of the arrays
     arrays: dict[str, Array]  # arrays of the layout, see ``jpeg.gpu_segment_layout``
-    first: I64  # (n,), index in ``arrays["segments"]`` of the first row for each image; a row is a part of a segment
+    first: I64  # (n,), index in ``arrays["segments"]`` of each image's first row; a row describes a part of a segment
     count: I64  # (n,), number of rows in ``arrays["segments"]`` for each image; 0 if the GPU does not decode it
     pixels: dict[int, U8] = field(default_factory=dict)  # pixels (3, h, w) that the CPU decoded, by slot
     refused: dict[int, str] = field(default_factory=dict)  # reason why the GPU does not decode an image, by slot
@@ -121,12 +121,12 @@ class SegmentTables:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedBatch:
-    """Streams of a batch that a GPU decodes, by slot."""
+    """Description, by slot, of a batch's JPEG streams, which a GPU decodes."""
 
-    bounds: I64  # (n, 2), start and end of each stream; equal if there is none
+    bounds: I64  # (n, 2), offsets of each stream's start and end in ``HostBatch.images``; equal if there is none
     # (n, 4), left, top, width and height of each decoded image, in pixels of the stored image.
     boxes: I64
-    params: tuple[TransformParams, ...]  # parameters of each group of views
+    params: tuple[TransformParams, ...]  # random parameters of each group of views, which the same transforms make
     files: RecordFiles
     shown: I64  # (n,), for each slot, the slot from whose stream its image comes: itself or its replacement
     factors: I64  # (n,), factor by which decoding divides each image's sides
@@ -142,11 +142,11 @@ class EncodedBatch:
 class HostBatch:
     """Finished batch in CPU memory: the fields of ``Batch`` as arrays, and data to complete the batch on a device."""
 
-    images: list[ViewImages] | U8  # images of each group, or the bytes that a GPU decodes
+    images: list[ViewImages] | U8  # images by group of views, or the bytes that a GPU decodes
     labels: I64
     ids: I64
     source: I64  # (n,), index of the dataset of each slot
-    targets: list[GroupTargets] | None  # targets of each group
+    targets: list[GroupTargets] | None  # targets by group of views; None if the loader yields none
     damage: list[Damage]  # damage of records that were replaced
     encoded: EncodedBatch | None = None  # description of the bytes that a GPU decodes
     columns: dict[str, Values] = field(default_factory=dict)

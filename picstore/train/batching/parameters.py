@@ -23,7 +23,10 @@ from picstore.train.transforms.views import ViewGroup
 
 @dataclass(frozen=True, slots=True)
 class TransformParams:
-    """Geometry and color of a group's views in a batch of n slots; row v · n + i is for view v of slot i."""
+    """Geometry and color of views that the same transforms make in a batch of n slots.
+
+    Row v · n + i is for view v of slot i.
+    """
 
     geometry: Geometry
     program: ColorProgram
@@ -54,7 +57,7 @@ class TransformParams:
 
 
 def view_rows(slots: I64, *, count: int, n: int) -> I64:
-    """Return the rows of m ``slots``, of n in all, in each of ``count`` views, view after view: int64 (count · m,)."""
+    """Return the rows in ``TransformParams`` of m of n slots, for ``count`` views: int64 (count · m,), by view."""
     return (n * np.arange(count)[:, None] + slots).reshape(-1)
 
 
@@ -132,7 +135,7 @@ def _tile_views(
 
 
 def read_boxes(extras: Sequence[bytes]) -> F64:
-    """Return the boxes in n records' extras, float64 (n, m, 4), padded with NaN; all NaN for an invalid extra."""
+    """Return the boxes in n records' extras (JSON), float64 (n, m, 4), padded with NaN; all NaN for invalid JSON."""
     found = [_boxes_of(extra) for extra in extras]
     table = np.full((len(found), max(map(len, found), default=0), 4), np.nan)
     for row, boxes in zip(table, found, strict=True):
@@ -143,7 +146,7 @@ def read_boxes(extras: Sequence[bytes]) -> F64:
 def _boxes_of(extra: bytes) -> F64:
     try:
         boxes = read_objects(parse_extra(extra), ["boxes"]).boxes
-    except ImageError:  # ``add_targets`` reports the damage.
+    except ImageError:  # ``add_targets`` reports the damage later.
         boxes = None
     return np.empty((0, 4)) if boxes is None else boxes
 

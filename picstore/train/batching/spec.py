@@ -29,7 +29,7 @@ _NUMPY_DTYPES = {"uint8": "uint8", "float16": "uint16", "bfloat16": "uint16", "f
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """Group of views; a batch holds ``count`` views of each record."""
+    """Group of views that the same transforms make; a batch holds ``count`` such views of each record."""
 
     name: str = ""  # name of the group; empty if the transforms are a list
     count: int = 1  # number of views of a record
@@ -44,7 +44,7 @@ class OutputSpec:
     dtype: str = "uint8"  # name of torch's dtype
     channels_last: bool = False  # whether a pixel's values are neighbors in memory
     targets: tuple[str, ...] = ()  # names of targets
-    reducing_gap: float | None = None  # see ``jpeg/reducing.py``; None for full size
+    reducing_gap: float | None = None  # the loader's option of that name; None to decode at full size
     form: str = "pixels"  # key of ``batch_forms.FORMS``
 
     @classmethod

@@ -80,7 +80,7 @@ def layouts_of(entries: Table) -> I64:
 
 
 def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Table) -> I64:
-    """Return the rows of tiles that an epoch needs of some images, computed before any image is read.
+    """Return the rows of tiles that an epoch needs of some images, computed from index entries before images are read.
 
     Args:
         source, epoch: the dataset with seed and transforms, and the epoch.
@@ -94,7 +94,7 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
     sizes = layouts[:, :2]
     ids = entries["id"].astype(np.int64)
     used = np.stack([source.uses_plan(number, epoch, sizes) for number in range(len(source.plans))])
-    # Images to which several plans of transforms may apply are read whole.
+    # Read an image whole if several plans (lists of transforms) may apply to it, because its batch's plan is unknown.
     reach = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
     used &= used.sum(axis=0) == 1
     for number in np.flatnonzero(used.any(axis=1)).tolist():
