@@ -17,6 +17,7 @@ class Report:
     """Report on the progress of background work.
 
     Attributes:
+        state: one of IDLE, RUNNING, DONE, CANCELLED and FAILED.
         total, done: number of records to process, and number of records processed.
         problem: reason why the work failed, or an empty string.
     """
@@ -31,7 +32,7 @@ R = TypeVar("R", bound=Report)
 
 
 class _Cancelled(PicstoreError):
-    """Error that ends cancelled work and its processes; it is raised when the work next reports progress."""
+    """Error that :meth:`Background.advance` raises in cancelled work, which ends the work and its processes."""
 
 
 class Background(Generic[R]):
@@ -55,7 +56,7 @@ class Background(Generic[R]):
             return self._report
 
     def begin(self, report: R, work: Callable[[], dict[str, Any]]) -> R:
-        """Run ``work`` in a thread, and return the first report; ``work`` returns fields of the last report.
+        """Run ``work`` in a thread, and return the first report; ``work`` returns fields by name of the final report.
 
         Raise UsageError if work is running.
         """
@@ -68,12 +69,12 @@ class Background(Generic[R]):
         return self.report
 
     def cancel(self) -> R:
-        """Request the end of the work if it is running, when it next reports progress; return the present report."""
+        """Ask running work to end, which it does when it next reports progress; return the present report."""
         self._cancel.set()
         return self.report
 
     def begin_stage(self, stage: str) -> None:
-        """Ignore that a stage of the work begins, because the page does not show stages."""
+        """Do nothing; the work calls this when a stage begins, but the page does not show stages."""
 
     def set_total(self, total: int, done: int) -> None:
         """Set the number of records to process and the number already processed; called by the work."""

@@ -39,7 +39,7 @@ class Report(background.Report):
 
     Attributes:
         shared, repeated, other_repeated: see :class:`picstore.results.SharedImages`.
-        differing: number of shared images whose class names in the two datasets differ.
+        differing: number of all pairs of images whose class names in the two datasets differ.
         pairs: at most 300 pairs of images: first pairs whose classes differ, then by increasing distance.
     """
 
@@ -64,7 +64,7 @@ class Comparison(Background[Report]):
         return one.dataset, other.dataset
 
     def classes(self) -> dict[str, Any]:
-        """Return the 1,000 classes whose fractions of both datasets differ most, and the number of common classes."""
+        """Return up to 1,000 classes whose shares of the two datasets' images differ most, and numbers of classes."""
         one, other = self.datasets
         counted = [each for each in compare_classes(one, other) if each.images or each.other_images]
 
@@ -87,7 +87,7 @@ class Comparison(Background[Report]):
         return [asdict(each) for each in compare_sizes(*self.datasets)]
 
     def quality(self) -> dict[str, Any]:
-        """Return, for both datasets, the number of sampled images of each JPEG quality."""
+        """Return the number of images of each JPEG quality, in a sample of each dataset."""
         return asdict(compare_qualities(*self.datasets))
 
     def start(self, *, distance: int) -> Report:
@@ -95,7 +95,7 @@ class Comparison(Background[Report]):
         return self.begin(Report(), lambda: self._search(distance))
 
     def set_total(self, total: int, done: int) -> None:
-        """Do nothing, because the number of records to process is that of both datasets, which is already set."""
+        """Do nothing: the work would set the number of records of one dataset, but the page shows the sum of both."""
 
     def _search(self, distance: int) -> dict[str, Any]:
         total = sum(map(len, self.datasets))

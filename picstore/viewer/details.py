@@ -22,7 +22,7 @@ from picstore.viewer.session import Session
 
 _MAX_THUMBNAIL = 2048  # Largest number of pixels on the longer side of a thumbnail.
 _MAX_EXTRA = 100_000  # Largest number of characters to show of a record's extra.
-_MAX_DRAWN = 2000  # Largest number of objects to draw on an image.
+_MAX_DRAWN = 2000  # Largest number of boxes, polygons or keypoints' objects to send to the page for an image.
 
 
 def answer_dataset(session: Session, _: Query) -> dict[str, Any]:
@@ -86,9 +86,9 @@ def answer_image(session: Session, query: Query) -> dict[str, Any]:
 
 
 def tiles_of(record: Record) -> dict[str, Any] | None:
-    """Return the grid of a JPEG's restart tiles, and each tile's size in bytes, in row order.
+    """Return the grid of a JPEG's restart tiles in pixels, and the bytes of each tile, row by row.
 
-    Return None if the tiles form no grid.
+    Return None if the JPEG has no restart markers, or its tiles do not form a grid.
     """
     info = record.info
     mcu_width, mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)]
@@ -107,9 +107,9 @@ def find_place(dataset: Dataset, position: int) -> dict[str, Any]:
     """Return where a record is stored, from tables of the dataset and without reading the record's image.
 
     Returns:
-        File, offset, size and CRC-32C of the image; number of the container in the dataset, and of the record in the
-        container; all containers of the file and all images of the container, sorted by offset, with ``chosen`` true
-        for those of the record.
+        File, offset, size and CRC-32C of the image; index of the container in the dataset, and of the record in the
+        container; all containers of the file and all images of the container, sorted by offset, in which ``chosen``
+        marks the record's container and image.
     """
     (number,), (k,) = (each.tolist() for each in dataset.live.find(np.array([position])))
     container = dataset.containers.index(number)
@@ -140,7 +140,7 @@ def _byte_range(name: str, offset: int, size: int, *, chosen: bool) -> dict[str,
 
 
 def drawn_objects(objects: Objects) -> dict[str, Any]:
-    """Return the boxes, labels, polygons and keypoints of the first 2,000 objects as lists."""
+    """Return the number of an image's objects, and lists of boxes, labels, polygons, keypoints of the first 2,000."""
     drawn: dict[str, Any] = {"count": objects.count}
     for name in ("boxes", "labels"):
         values = getattr(objects, name)

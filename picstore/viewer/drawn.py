@@ -22,16 +22,15 @@ from picstore.train.single_batch import make_images, read_records
 from picstore.train.transforms.transform_plan import plan_transforms
 
 MAX_DRAWS = 64
-# Recipe to show first. It is for training, whereas the first recipe in the list is for evaluation and draws nothing at
-# random.
+# Recipe that the page shows first, because the first recipe in the list is for evaluation and has no random transforms.
 DEFAULT_RECIPE = "torchvision_resnet50_v2"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """Drawn images: each image's description (:func:`draw_views`) and pixels, uint8 (h, w, 3).
+    """Images that transforms drew: description, as :func:`draw_views` returns, and pixels, uint8 (h, w, 3), of each.
 
-    ``facts`` holds facts about all images.
+    ``facts`` holds what holds for all of the images, such as the names of the transforms.
     """
 
     images: list[dict[str, Any]]
@@ -59,7 +58,7 @@ def draw_views(
                 width, height = geometry.size[row].tolist()
                 made.append(
                     {
-                        # Name of the group of views, which is "" if the transforms are a list, and number of the view
+                        # Name of a group of ``Views``, or "" if the transforms are a plain list; and the view's index
                         # in the group.
                         "group": group.name,
                         "view": view,
@@ -78,7 +77,7 @@ def draw_views(
 
 
 def to_levels(image: Array, params: TransformParams, row: int) -> U8:
-    """Undo the normalization of an image (3, H, W) of a batch; return its levels, uint8 (H, W, 3)."""
+    """Convert image ``row`` of a batch, (3, H, W), to RGB levels, uint8 (H, W, 3), undoing any normalization."""
     image = image.transpose(1, 2, 0)
     if image.dtype == np.uint8:
         return np.ascontiguousarray(image)
@@ -106,7 +105,7 @@ class Recipe:
 
     @cached_property
     def steps(self) -> list[str]:
-        """Names of the transforms, joined to one string for each group of views."""
+        """Names of the transforms: one string for each group of views, or one string for a plain list."""
         groups = getattr(self.transform, "groups", {"": (1, self.transform)})
         named = []
         for name, (count, transforms) in groups.items():
@@ -116,7 +115,7 @@ class Recipe:
 
 
 def offered_recipes(given: str | None) -> list[dict[str, str]]:
-    """Return the recipe given by ``--recipe``, if any, and all named recipes, each with a description."""
+    """Return name and description of the recipe given by ``--recipe``, if any, and of picstore's recipes."""
     first = {} if given is None else {given: "The recipe of --recipe."}
     named = {
         name: " ".join((made.__doc__ or "").partition("\n\n")[0].replace("``", "").split())

@@ -22,7 +22,8 @@ _MAX_TEXT = 300  # Largest number of characters to show of an extra or of a colu
 _MAX_NUMBERS = 8  # Largest number of elements to show of an array.
 
 
-# Description of a record in the grid. ``damage`` is the reason why the record has no picture, or an empty string.
+# Description of a record, as JSON, for the page's grid of pictures. Its member ``damage`` is the reason why the record
+# has no picture, or an empty string.
 Item: TypeAlias = dict[str, Any]
 _UNKNOWN: Item = {"id": "", "label": -1, "width": 0, "height": 0, "bytes": 0, "sampling": "", "foreign": False}
 _UNKNOWN |= {"extra": "", "columns": {}}
@@ -40,7 +41,7 @@ def read_items(dataset: Dataset, positions: I64) -> list[Item]:
 
 
 def _items_of(dataset: Dataset, number: int, pairs: list[tuple[int, int]]) -> Iterator[Item]:
-    """Yield the items that describe a container's records; ``pairs`` holds positions and numbers in the container."""
+    """Yield the items of a container's records; ``pairs`` holds their positions, and their indices in the container."""
     try:
         container = dataset.containers.index(number)
     except (Damage, NotADataset) as error:
@@ -61,7 +62,7 @@ def _item_of(dataset: Dataset, container: Container, position: int, k: int) -> I
         extra = f"damaged: {error.what}"
     return {
         "position": position,
-        # The id is a string, because a number in JavaScript holds only integers of up to 53 bits exactly.
+        # The page gets the id as a string, because JavaScript's numbers hold only integers of up to 53 bits exactly.
         "id": str(id_),
         "label": int(dataset.labels(entry["id"].reshape(1), entry["label"].reshape(1))[0]),
         "width": int(entry["width"]),
@@ -83,7 +84,7 @@ def column_values(dataset: Dataset, id_: int, limit: int = _MAX_TEXT) -> dict[st
 
 
 def plain(value: Any, limit: int = _MAX_TEXT) -> Any:
-    """Convert a column's value to JSON: cut off long values; write NaN and infinity, which JSON lacks, as strings."""
+    """Convert a column's value for the page: shorten a long string or array; write NaN and infinity as strings."""
     if isinstance(value, str):
         return shortened(value, limit)
     array: Array = np.asarray(value)

@@ -27,7 +27,8 @@ class Report(background.Report):
     """Progress and result of a verification.
 
     Attributes:
-        verified: UUID of the version of the dataset that was verified.
+        decode: whether images are decoded too.
+        verified: UUID of the version of the dataset that was verified; an empty string before the end.
     """
 
     decode: bool = False

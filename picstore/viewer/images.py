@@ -30,13 +30,13 @@ from picstore.storage.format.record import Record
 
 JPEG, PNG = "image/jpeg", "image/png"
 _QUALITY = 85
-# An image is sent as it is stored if its longer side is at most this many times the requested side.
+# A thumbnail is the image as it is stored if its longer side is at most this many times the requested size.
 _SEND_AS_STORED_UP_TO = 2
 # Largest number of pixels to decode at the same time, which as RGB take 0.2 GB.
 _MAX_PIXELS = 1 << 26
-_MAX_CROP = 1 << 22  # Number of pixels above which a crop is reduced in size.
-# Difference in hue, in turns, between two consecutive values of a mask: the golden ratio makes their colors differ
-# much.
+_MAX_CROP = 1 << 22  # Number of pixels to which a larger crop is reduced before it is sent.
+# Difference in hue, in turns of the color wheel, between a mask's values v and v + 1: the golden ratio modulo 1, by
+# which neighboring values get very different colors.
 _PHI = 0.618034
 
 
@@ -49,7 +49,7 @@ class Picture:
 
 
 class _Budget:
-    """Limit of the number of pixels being decoded at the same time, because a browser requests six pictures at once."""
+    """Limit of the pixels that all threads decode at the same time, because a browser requests six pictures at once."""
 
     def __init__(self, pixels: int) -> None:
         self._left = pixels
@@ -57,7 +57,7 @@ class _Budget:
 
     @contextlib.contextmanager
     def take(self, pixels: int) -> Iterator[None]:
-        """Wait until ``pixels`` more pixels may be decoded; raise ImageError if that number alone exceeds the limit."""
+        """Wait until ``pixels`` more pixels may be decoded; raise ImageError if they alone exceed _MAX_PIXELS."""
         if pixels > _MAX_PIXELS:
             raise ImageError(f"{pixels:,} pixels; the page decodes at most {_MAX_PIXELS:,} for a picture")
         with self._changed:
@@ -178,7 +178,7 @@ def attachment(record: Record, name: str) -> Picture:
 def mask_colors(values: Array) -> U8:
     """Color each value of a mask, (height, width); return RGBA, uint8 (height, width, 4), in which 0 is transparent."""
     if values.dtype == np.uint8:
-        # A table of 256 colors needs 4 bytes of memory per pixel; a search for the distinct values needs 40.
+        # Color all 256 values, with 4 bytes of memory per pixel; a search for the values that occur would need 40.
         distinct, number = np.arange(256), values
     else:
         distinct, number = np.unique(values, return_inverse=True)

@@ -20,10 +20,11 @@ from picstore.viewer.session import Session
 
 _EXAMPLES = 120  # Largest number of ledger lines to keep as examples for each reason.
 _MAX_REASONS = 500  # Largest number of reasons in the summary.
-# Largest number of reasons to count separately, because each line of a ledger from elsewhere may have another reason.
+# Largest number of reasons to count separately; further reasons are counted as one, because each line of a ledger from
+# elsewhere may have a new reason.
 _MAX_COUNTED = 10_000
 _OTHERS = "other"
-_MAX_INPUT = 1 << 28  # Largest size in bytes of an input to show.
+_MAX_INPUT = 1 << 28  # Largest size in bytes of an input file that is sent to the browser.
 
 logger = logging.getLogger("picstore")
 
@@ -52,8 +53,7 @@ def summarize_ledger(dataset: Dataset) -> LedgerSummary:
     """Summarize the ledger of a dataset in one pass over its lines; damaged lines are skipped."""
     tally, examples = Tally(), dict[tuple[str, str], list[LedgerLine]]()
     try:
-        # A joined dataset has no summary: each of its datasets has a ledger, whose ids are not those of the joined
-        # records.
+        # A joined dataset gets an empty summary, because the ids in its datasets' ledgers are not those of its records.
         if not isinstance(dataset.path, JoinedFolders) and (path := dataset.path / LEDGER).is_file():
             for line in read_lines(path, skip_damaged=True):
                 if (line.status, line.reason) not in tally.reasons and len(tally.reasons) >= _MAX_COUNTED:
@@ -73,7 +73,7 @@ def summarize_ledger(dataset: Dataset) -> LedgerSummary:
 
 
 def read_input(folder: Path, name: str) -> Picture:
-    """Read the file of an input for the browser, which may show part of a picture that picstore rejected.
+    """Read the file of an input, to be shown by the browser, which may decode part of a picture that picstore rejected.
 
     No file outside of the folder of inputs is read, because the ledger may come from elsewhere. Raise UsageError if
     there is no such file.
@@ -82,7 +82,7 @@ def read_input(folder: Path, name: str) -> Picture:
     try:
         path = (folder / name).resolve(strict=True)
         inside = path.is_relative_to(folder.resolve()) and path.is_file() and path.stat().st_size <= _MAX_INPUT
-    # The path is a loop of symbolic links, or contains a zero byte.
+    # ``resolve`` fails if the file is missing, links form a loop, or the name contains a zero byte.
     except (OSError, ValueError):
         inside = False
     if not inside or media_type is None or not media_type.startswith("image/"):

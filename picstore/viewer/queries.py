@@ -74,7 +74,7 @@ def parse_json(name: str, text: str) -> Any:
     """Parse JSON; raise UsageError if an integer has more than 64 bits or a string is not valid Unicode."""
     try:
         value = json.loads(text, parse_int=_bounded_integer)
-        # Encoding as UTF-8 raises an error if a string has lone surrogates.
+        # Check all strings: encoding them as UTF-8 raises an error if one has lone surrogates.
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the {name} is not JSON: {str(error)[:200]}") from error
@@ -89,7 +89,7 @@ def _bounded_integer(digits: str) -> int:
 
 
 def shortened(text: str) -> str:
-    """Quote and escape the first 60 characters of a string for an error message."""
+    """Return the first 60 characters of a string for an error message, in quotes and with escapes, as ASCII."""
     return ascii(text if len(text) <= 60 else f"{text[:60]}…")
 
 
@@ -100,7 +100,7 @@ class Filter:
     Attributes:
         labels, samplings: allowed labels and allowed chroma samplings of a record.
         ids: allowed ids, as ranges that include both ends.
-        ranges: names of numeric columns, each with the least and the greatest allowed value, or None for no limit.
+        ranges: for a numeric column its name, and the least and the greatest allowed value, each None for no limit.
         text: text that the class name, a string in a column or the extra must contain; case is ignored.
         where: condition on the record's columns, in SQL.
     """

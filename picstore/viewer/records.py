@@ -23,15 +23,16 @@ from picstore.storage.record_table import RecordTable
 from picstore.viewer.queries import Filter
 from picstore.viewer.text_search import ExtraTexts, texts_with
 
-# Event that is never set, for callers that cannot disconnect.
+# Event that is never set: ``gone`` for callers that are not requests, and so cannot disconnect.
 STAYS = threading.Event()
 _KEPT_FILTERS = 4  # Number of filters whose results are kept; a result takes 4 bytes per selected record.
 # Largest number of seconds that the evaluation of a condition may take; a million records take less than 1 s.
 SECONDS = 30.0
 _POLL = 0.05  # Seconds between two checks of whether the client has disconnected.
-# Seconds for which to interrupt DuckDB repeatedly, because it ignores interruptions before an evaluation begins.
+# Seconds for which ``_interrupt`` interrupts DuckDB repeatedly, because DuckDB ignores an interruption before the
+# evaluation begins.
 _GRACE = 1.0
-# At most four evaluations of conditions run at the same time, including abandoned evaluations that still run.
+# Limits the evaluations of conditions that run at a time to four, including abandoned ones that have not ended yet.
 _running = threading.BoundedSemaphore(4)
 
 
@@ -48,7 +49,7 @@ class Records:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self._table = dataset.table
-        # Lock that guards all attributes below.
+        # Guards all attributes that are set below, because requests run in several threads.
         self._lock = threading.Lock()
         self.extras = ExtraTexts(dataset)
         self._found: OrderedDict[tuple[Filter, int], Future[Array]] = OrderedDict()
@@ -58,11 +59,11 @@ class Records:
         self._texts = [name for name in dataset.columns if dataset.column(name).ends is not None]
 
     def read(self) -> None:
-        """Read the record tables that filters need, so that they are in memory when the first filter is requested."""
+        """Read the record tables and import DuckDB now, so that the first request with a filter need not wait."""
         with self._lock:
             _ = self._table["id"]
         with contextlib.suppress(MissingDependency):
-            # Evaluate a condition so that DuckDB and pyarrow are imported, which takes 0.4 s.
+            # Evaluate any condition in order to import DuckDB and pyarrow, which takes 0.4 s.
             self._table.where("id = 0")
 
     def count(self, chosen: Filter, gone: threading.Event = STAYS) -> int:
@@ -70,7 +71,7 @@ class Records:
         return len(self._positions(chosen, gone)) if chosen else len(self.dataset)
 
     def positions(self, chosen: Filter, start: int, count: int, gone: threading.Event = STAYS) -> I64:
-        """Return the positions of ``count`` records that match a filter, beginning with match number ``start``."""
+        """Return the positions of up to ``count`` records that match a filter; skip the first ``start`` matches."""
         if not chosen:
             return np.arange(min(start, len(self.dataset)), min(start + count, len(self.dataset)))
         return self._positions(chosen, gone)[start : start + count].astype(np.int64)
@@ -118,7 +119,7 @@ class Records:
         return [binned[name].count(positions, self._whole[name]) for name in binned]
 
     def _bin_columns(self) -> dict[str, Binned]:
-        """Divide each numeric column into bins; records whose table entry is damaged are in no bin."""
+        """Divide columns of numbers, samplings and labels into bins; a record with a damaged index entry has no bin."""
         binned, known = {}, self._numbers("id") != -1
         for name in self._table.names:
             if name == "id" or name in self._texts:
@@ -131,7 +132,7 @@ class Records:
         return binned
 
     def _numbers(self, name: str) -> Array:
-        """Return a column as an array: chroma samplings as codes, and strings as Python objects."""
+        """Return a column as an array; chroma samplings become indices in SAMPLINGS, other strings Python objects."""
         if name != "sampling":
             return np.asarray(self._table[name])
         if self._samplings is None:
@@ -147,7 +148,8 @@ class Records:
         Of several equal requests, only the first one searches.
         """
         while True:
-            # The key includes the number of containers whose extras were read, as a text may match more records later.
+            # For a text, the key has the number of containers whose extras were read, because the text may match
+            # further records once more extras are read.
             key = (chosen, self.extras.read.done if chosen.text else 0)
             with self._lock:
                 found = self._found.get(key)
@@ -161,7 +163,7 @@ class Records:
                 try:
                     return found.result()
                 except Interrupted:
-                    # The search was abandoned because its client disconnected, so this request must search again.
+                    # The request that searched was abandoned by its client, so this request must search itself.
                     continue
             try:
                 marks = self._mark(chosen, gone)
@@ -179,7 +181,7 @@ class Records:
         """Return which records match a filter, bool (records,); conditions in SQL are evaluated without the lock."""
         with self._lock:
             marks = self._mark_columns(chosen)
-            # Read the record tables now, while the lock is held.
+            # Read the record tables while the lock is held, because ``evaluate`` reads them without the lock.
             _ = self._table["id"]
         if chosen.where:
             marks &= evaluate(self._table, chosen.where, gone=gone)
@@ -221,7 +223,7 @@ class Records:
         return marks
 
     def _mark_text(self, text: str) -> Bools:
-        """Return which records have a text in their class name, in a column, or in an extra that was already read."""
+        """Return which records have a text in their class name, a column of strings, or an extra read so far."""
         wanted = text.lower()
         labels = [label for label, name in enumerate(self.dataset.classes) if wanted in name.lower()]
         marks: Bools = np.isin(self._numbers("label"), labels)
@@ -267,7 +269,7 @@ def evaluate(table: RecordTable, text: str, *, gone: threading.Event, seconds: f
 
 
 def _start(table: RecordTable, text: str) -> tuple[Condition, Future[Bools]]:
-    """Begin to evaluate a condition in a thread; return the Condition, with which to interrupt it, and a Future."""
+    """Begin to evaluate a condition in a thread; return the Condition, to interrupt it, and the result's Future."""
     result: Future[Bools] = Future()
 
     def run() -> None:
@@ -288,7 +290,7 @@ def _start(table: RecordTable, text: str) -> tuple[Condition, Future[Bools]]:
 
 
 def _interrupt(condition: Condition, result: Future[Bools]) -> None:
-    """Interrupt DuckDB until the evaluation ends; after _GRACE seconds, stop waiting and let the thread run on."""
+    """Interrupt the evaluation again and again until it ends; after _GRACE seconds, leave it to its thread."""
     last = time.monotonic() + _GRACE
     while not result.done() and time.monotonic() < last:
         condition.interrupt()

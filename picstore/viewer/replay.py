@@ -76,7 +76,7 @@ class Replay:
         return self._loader(run)
 
     def _make_loader(self, run: Run) -> Loader:
-        # These modules are imported only here, because torch takes 1 s and 200 MB, which the rest of the page does not
+        # Imported only here, because Loader imports torch, which takes 1 s and 200 MB and which most requests do not
         # need.
         from picstore.train.loader import Loader
 
@@ -124,9 +124,9 @@ class Replay:
         return drawn
 
     def steps_of(self, run: Run, position: int, *, first: int, epochs: int) -> list[dict[str, Any]]:
-        """Return, for each epoch, the rank, step and slot (number in the batch) of each sample of a record.
+        """Return, for each epoch, where the run draws a record: rank, step, and slot, the sample's index in its batch.
 
-        The list of an epoch that skips the record is empty.
+        An epoch that skips the record has an empty list, an epoch that repeats it several places.
         """
         order, last = self.loader(run).order, first + min(epochs, _MAX_EPOCHS)
         length, drawn = order.length(first), drawn_samples(order, [self._dataset.live])
@@ -148,7 +148,7 @@ class Replay:
 
 
 def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list[list[list[Any]]]:
-    """Return the images of a batch by group of views, view and record; a list of transforms is one group of views."""
+    """Return a batch's images as lists by group of views, view and record; a plain list of transforms is one group."""
     found = []
     for name, count in groups:
         images = batch.views[name] if name else batch.images
@@ -161,7 +161,7 @@ def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list
 
 
 def _mixed_labels(batch: Batch, slots: range) -> list[list[tuple[int, float]]]:
-    """Return (class, fraction) for the two largest classes of each label that MixUp or CutMix mixed; else []."""
+    """Return (class, fraction) of the two largest classes in each label mixed by MixUp or CutMix; [] without mixing."""
     if batch.labels.ndim == 1:
         return []
     values, labels = batch.labels[slots.start : slots.stop].topk(min(2, batch.labels.shape[1]))

@@ -26,9 +26,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _Address: TypeAlias = tuple[Any, ...]  # Host and port of a client.
 
-# Largest number of open connections; a browser opens six.
+# Largest number of open connections of all clients; a browser opens six.
 _MOST = 128
-# Seconds within which a client must send the request line and headers.
+# Seconds after which a connection without a complete request is ended.
 _SECONDS = 10.0
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 _POLICY = (
@@ -87,7 +87,7 @@ class Guard:
         self._shown_in = ("document", "iframe") if embed else ("document",)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Pass on HTTP requests and messages on the server's start and end ("lifespan"); the server has no web sockets.
+        # Pass on only HTTP requests, which are guarded below, and messages on the server's start and end ("lifespan").
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -120,8 +120,8 @@ class Guard:
             return "Open the address that `picstore view` has printed; it holds a token."
         if origin not in (None, f"http://{host}"):
             return "Requests of other sites are refused."
-        # The value "none" stands for a typed address or a bookmark. Any web site may link to the page, such as a
-        # terminal that a browser shows, or the file that --open writes.
+        # The browser states which site caused the request; "none" stands for a typed address or a bookmark. Links to
+        # the page may be on any site, such as a terminal in a browser, or in the file that --open writes.
         site = headers.get("sec-fetch-site", "same-origin")
         navigates = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") in self._shown_in
         link = is_page and navigates
@@ -176,7 +176,7 @@ class Connections:
         self._begin_wait(connection.address)
 
     def closed(self, address: _Address) -> None:
-        """Remove a connection from the count."""
+        """Remove an ended connection, which no longer counts as open."""
         self._end_wait(address)
         self._open.pop(address, None)
 

@@ -37,14 +37,14 @@ Answer: TypeAlias = Callable[[Session, Query], Any]
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _STATIC = Path(__file__).parent / "static"
-# HTTP status of an answer by class of the error; other errors, such as Damage, give status 422.
+# HTTP status of the answer to a request that raised an error of a class; other errors, such as Damage, give 422.
 _STATUS = {UsageError: 400, MissingDependency: 501, ImageError: 422}
 # Seconds for which a browser may cache pictures.
 _KEPT_SECONDS = 86_400
 # Largest number of bytes of a request's headers and address, which may hold a filter of 10,000 ids.
 _MAX_HEADERS = 1 << 16
 _HEIGHT = 800  # Height in pixels of the frame in a notebook.
-# Largest number of connections that wait to be accepted; the server accepts all of them before it counts them.
+# Largest number of connections that wait for the server to accept them; ``Connections`` counts only accepted ones.
 _BACKLOG = 64
 
 
@@ -55,8 +55,8 @@ def make_app(session: Session, *, token: str, embed: bool = False) -> Starlette:
         middleware=[Middleware(Guard, token=token, embed=embed)],
         exception_handlers={PicstoreError: _refuse, HTTPException: _refuse_route},
     )
-    # Do not redirect addresses that differ by a slash, because Starlette would repeat parts of the request in the
-    # answer.
+    # Do not redirect an address with a slash too much or too few, because Starlette's answer repeats parts of the
+    # request.
     app.router.redirect_slashes = False
     return app
 
@@ -80,7 +80,7 @@ def _routes(session: Session) -> list[BaseRoute]:
 
 def bind(port: int) -> socket.socket:
     """Return a socket that listens on a loopback port, 0 for any free port; raise UsageError if it is taken."""
-    # asyncio turns off Nagle's algorithm, which delays answers by 40 ms, only for sockets with an explicit protocol.
+    # State the protocol TCP, because asyncio turns off Nagle's algorithm, which delays answers by 40 ms, only then.
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -111,7 +111,7 @@ class Page:
         datasets = [each.dataset for each in (session, session.other) if each is not None]
         self.shown = [(str(dataset.path), len(dataset)) for dataset in datasets]
         self._title = " and ".join(name for name, _ in self.shown)
-        # Most notebooks are served from localhost, and browsers restrict a frame less if it is of the same site.
+        # Use the host of most notebooks' addresses, because browsers restrict a frame less if it is of the same site.
         host = "localhost" if embed else "127.0.0.1"
         self.address = f"http://{host}:{self._listening.getsockname()[1]}/{token}/"
         connections = Connections(make_app(session, token=token, embed=embed))
@@ -149,16 +149,15 @@ class Page:
         Threads may still decode images or evaluate conditions then; :func:`end_by` ends the process without waiting for
         them.
         """
-        # The signal handler in C writes to this socket in any thread; a handler in Python would wait for the main
-        # thread.
+        # On a signal, Python's handler in C writes the signal's number to this socket at once, whatever the main thread
+        # does; a handler in Python would run only when the main thread executes Python code again.
         ends, signals = socket.socketpair()
         signals.setblocking(False)
         signal.set_wakeup_fd(signals.fileno())
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, lambda *_: None)
         self._ended = lambda: signals.send(b"\0")
-        # Another thread answers requests, and the main thread only waits for signals, so that it handles them
-        # immediately.
+        # Another thread answers requests; the main thread only waits for a signal's number, or 0 if the server ends.
         self.start()
         while (number := ends.recv(1)[0]) not in (0, signal.SIGINT, signal.SIGTERM):
             continue
@@ -198,10 +197,7 @@ def end_by(number: int) -> None:
 
 
 def _read_ahead(records: Records) -> None:
-    """Read the record tables while the user looks at the first page.
-
-    Ignore errors, which the first filter will raise again.
-    """
+    """Read what the first filter will need while the user looks at the page; ignore errors, which it raises again."""
     try:
         records.read()
     except PicstoreError:
@@ -237,7 +233,7 @@ async def _answered(request: Request, respond: Callable[[Query], Response]) -> R
 
     async def watch() -> None:
         while (await request.receive())["type"] != "http.disconnect":
-            continue  # Ignore the body of the request.
+            continue  # Ignore messages with the request's body.
         query.gone.set()
 
     watching = asyncio.ensure_future(watch())
@@ -248,7 +244,7 @@ async def _answered(request: Request, respond: Callable[[Query], Response]) -> R
 
 
 class _Json(JSONResponse):
-    """JSON response in ASCII, because a file name that is not UTF-8 has lone surrogates in Python."""
+    """JSON response in ASCII, which can hold lone surrogates; Python has them in a file name that is not UTF-8."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(_to_json(content), allow_nan=False, separators=(",", ":")).encode()

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Number of results to keep; a result is a list of images, which take at most 100 MB.
+# Number of results that a ``Kept`` keeps; a result is a list of drawn images, which take at most 100 MB.
 _KEPT = 4
 
 
 class Kept(Generic[T]):
-    """Most recent results by request, kept because the page requests each image of a batch separately."""
+    """Most recent results by request, kept because the page requests each image of a result separately."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -66,7 +66,7 @@ class Session:
         return self.records.dataset
 
     def position(self, query: Query) -> int:
-        """Return the position of the record that a request specifies."""
+        """Return the parameter ``position`` of a request: a record's position in the dataset."""
         return query.integer("position", most=len(self.dataset) - 1)
 
     def once(self, name: str, make: Callable[[], T]) -> T:

@@ -13,9 +13,9 @@ from picstore.errors import Damage, NotADataset
 from picstore.storage.dataset import Dataset
 
 MAX_BYTES = 1 << 29  # Largest number of bytes of extras to keep in memory.
-_BLOCK_BYTES = 1 << 20  # Smallest number of bytes of extras to join in a block, except the last.
-_CHUNK = 8 << 20  # Number of bytes to search at a time.
-# For each byte, the byte to compare instead: the small letter for a capital letter of ASCII, else the same byte.
+_BLOCK_BYTES = 1 << 20  # Smallest number of bytes of extras in a block that is searched; the last block may be smaller.
+_CHUNK = 8 << 20  # Number of bytes that ``texts_with`` searches at a time.
+# Table that maps the ASCII code of a capital letter to that of its small letter, and any other byte to itself.
 _CAPITALS = np.arange(256, dtype=np.uint8)
 _CAPITALS[ord("A") : ord("Z") + 1] += 32
 IDLE, READING, DONE, FULL = "idle", "reading", "done", "full"
@@ -35,7 +35,7 @@ class ExtrasRead:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Extras of consecutive records: the first record's position, the joined extras in UTF-8, and each extra's end."""
+    """Extras of consecutive records: position of the first record, the extras' bytes joined, and end of each extra."""
 
     first: int
     values: U8
@@ -72,7 +72,7 @@ class ExtraTexts:
         with self._lock:
             blocks = self._blocks
         for block in blocks:
-            # An extra is JSON, so the text must be escaped as in JSON.
+            # Extras are searched as JSON, so characters of the text that JSON escapes are escaped here too.
             wanted = json.dumps(text, ensure_ascii=False)[1:-1]
             found[block.first : block.first + len(block.ends)] = texts_with(block.values, block.ends, wanted)
         return found
@@ -99,7 +99,7 @@ class ExtraTexts:
                 texts, first = [], int(starts[number + 1])
 
     def _extras_of(self, number: int) -> list[bytes]:
-        """Return the extras of a container's live records; empty for a damaged record or container."""
+        """Return the extras of a container's live records as JSON; b"" in place of extras that cannot be read."""
         records = np.flatnonzero(self._dataset.live.mask(number)).tolist()
         try:
             container = self._dataset.containers.index(number)

@@ -18,7 +18,7 @@ Answer = Callable[[Session, Query], Any]
 
 
 def answer_recipes(session: Session, _: Query) -> dict[str, Any]:
-    """Return the recipes to choose from, the recipe to show first with the options in its file, and the given state."""
+    """Return the recipes to choose from, the one to show first, the options in --recipe's file, and --state's state."""
     from picstore.viewer.drawn import DEFAULT_RECIPE, Recipe, offered_recipes
 
     options = Recipe.find(session.recipe).options if session.recipe is not None else {}
@@ -68,7 +68,7 @@ def _draw_recipe(session: Session, query: Query) -> Drawn:
 
 
 def _find_recipe(session: Session, name: str) -> Any:
-    """Return the recipe called ``name``; a request may name picstore's recipes, and the file given by ``--recipe``."""
+    """Return the recipe called ``name``; raise UsageError unless it is picstore's or the one given by ``--recipe``."""
     from picstore.viewer.drawn import Recipe, offered_recipes
 
     names = [each["name"] for each in offered_recipes(session.recipe)]
@@ -93,12 +93,12 @@ def _draw_batch(session: Session, query: Query) -> Drawn:
 
 
 def _told(drawn: Drawn) -> dict[str, Any]:
-    """Return the descriptions of drawn images, and facts about all of them, as a JSON object."""
+    """Return drawn images without their pixels, as a JSON object: a description of each, and facts about all."""
     return {"images": drawn.images, **drawn.facts}
 
 
 def _picture(drawn: Drawn, query: Query) -> Picture:
-    """Return the image with the requested number as a PNG."""
+    """Return the drawn image whose index is the request's parameter ``image``, as a PNG."""
     return encode_pixels(drawn.pixels[query.integer("image", most=len(drawn.pixels) - 1)])
 
 
