@@ -39,12 +39,12 @@ from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.opcodes import OutputDtype
 from picstore.train.transforms.padding_and_edges import CONSTANT, border_indices
 
-_COUNTS = 3 * 256  # number of an image's counters: one for each level of each channel
+_COUNTS = 3 * 256  # number of counters of an image's pixels: one for each level of each channel
 _MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 # Forbid fusion, because colors must equal the CPU's: a fused multiplication and addition rounds once, the CPU twice.
 OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
-# Launch options of phase 0, which resamples. With 80 registers a thread, 6 programs fit on a multiprocessor. Without a
-# limit, the compiler takes 96 for bicubic warps; with 72 it spills on sm_80. AMD's compiler has no such option.
+# Launch options of phase 0, which resamples. With at most 80 registers a thread, 6 programs fit on a multiprocessor;
+# the compiler would take 96 for bicubic warps. With 72, registers spill on sm_80. AMD's compiler has no such option.
 FIRST_OPTIONS = OPTIONS if torch.version.hip else {**OPTIONS, "maxnreg": 80}
 
 
@@ -120,7 +120,7 @@ def augment(
 
 
 def _table(params: ResampleParams, phases: ColorPhases, memory: Sequence[torch.Tensor]) -> DescriptorTable:
-    """Build a batch's descriptor table; the outputs lie one after another in the blocks ``memory``."""
+    """Build a batch's descriptor table with the addresses of outputs, which fill the blocks ``memory`` in order."""
     table = make_descriptor_table(params, phases)
     begins = np.cumsum([0, *(block.numel() for block in memory)])
     of = np.searchsorted(begins, table.offsets, side="right") - 1
@@ -130,9 +130,9 @@ def _table(params: ResampleParams, phases: ColorPhases, memory: Sequence[torch.T
 
 
 def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tuple[DecodedImages, I64]:
-    """Add the visible border pixels to images that repeat or mirror their borders.
+    """Add the border pixels that outputs show to images whose geometry repeats or mirrors the border.
 
-    Return all images, and left and top of each image in source pixels, int64 (n, 2).
+    Return all n images, and left and top of each image's pixels in source pixels, int64 (n, 2).
     """
     others = np.flatnonzero(geometry.border != CONSTANT).tolist()
     if not others:
@@ -154,7 +154,7 @@ def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tu
 def _outputs(
     sizes: I64, output: OutputDtype, channels_last: bool, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor | list[torch.Tensor]]:
-    """Allocate outputs; return their memory, and the outputs: that memory, or a list of its images if sizes differ."""
+    """Allocate outputs; return their memory as a tensor, and the outputs: this tensor, or a list if sizes differ."""
     values = 3 * sizes[:, 0] * sizes[:, 1]
     if values.min() <= 0 or values.max() >= MAX_VALUES:
         found = np.unique(sizes, axis=0).tolist()
@@ -184,20 +184,20 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
     packed = torch.empty(ends[-1], dtype=torch.int64, pin_memory=device.type == "cuda")
     for (table, _, _), start, end in zip(jobs, ends, ends[1:], strict=False):
         table.write(packed.numpy()[start:end])
-    # torch does not reuse the page-locked memory before the copy has ended.
+    # ``packed`` may be freed before this copy has ended: torch does not reuse page-locked memory earlier.
     split = torch.split(packed.to(device, non_blocking=True), [table.size for table, _, _ in jobs])
     with launching():
         for (table, out, channels_last), words in zip(jobs, split, strict=True):
             _launch(table, words, out, channels_last)
-    # Release the memory only after the launches, so that only later work on this stream can get it.
+    # Free the workspaces only after the launches: torch then gives their memory only to later work on this stream.
     held.clear()
 
 
 def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[torch.Tensor]:
-    """Allocate memory for weights and canvas steps, and write the addresses to the table's header.
+    """Allocate memory for weights of source pixels and for canvas steps; write its addresses to the table's header.
 
     Returns:
-        The tensors, which must not be freed before the kernels are launched.
+        The memory as tensors, which must not be freed before the kernels are launched.
     """
     starts = frozenset[int]().union(*table.starts)
     workspace = {WEIGHTS: torch.zeros(table.weights, dtype=torch.int32, device=device)}

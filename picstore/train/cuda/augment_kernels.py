@@ -137,7 +137,7 @@ def blur_rows(table, phase, levels, rows):
 
 @kernel
 def displace_rows(table, phase, rows):
-    """Run the horizontal pass of elastic displacements that begin ``phase``, 1 or later."""
+    """Blur, along rows, the noise of elastic displacements that begin ``phase``, 1 or later; write it to ``rows``."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if tl.program_id(0) >= load_i32(descriptor, TILES):
@@ -177,7 +177,7 @@ def make_tables(table, phase):
 
 @device_function
 def _counts(table, phase):
-    """Return the address at which the pixels of the program's image are counted by level after ``phase``."""
+    """Return the address in ``COUNTS`` for the program's image: numbers of pixels with each level after ``phase``."""
     image = phase * tl.load(table + IMAGES) + tl.program_id(1)
     return tl.load(table + COUNTS).to(tl.pointer_type(tl.int32)) + image * 3 * _LEVELS
 
@@ -212,7 +212,7 @@ def _stretched(counts, levels):
 
 @device_function
 def _canvas_step(table, descriptor, step, levels, rows, y, x):
-    """Run a step, other than contrast and blur, that begins a phase and so reads the previous phase's levels."""
+    """Run one of CANVAS_STEPS, which begins a phase and so reads the previous phase's ``levels``."""
     opcode = load_i32(step, 0)
     offset = tl.load(descriptor + OFFSET)
     if opcode == _SHARPNESS:
@@ -235,7 +235,7 @@ def _canvas_step(table, descriptor, step, levels, rows, y, x):
 
 @device_function
 def _pixels(descriptor):
-    """Return the coordinates of the pixels of the program's tile: int32 y (h, 1) and x (1, w)."""
+    """Return the coordinates in the output of the pixels of this program's tile: int32 y (h, 1) and x (1, w)."""
     across = (load_i32(descriptor, SIZE) + TILE_WIDTH - 1) // TILE_WIDTH
     tile = tl.program_id(0)
     y = tile // across * TILE_HEIGHT + tl.arange(0, TILE_HEIGHT)

@@ -8,38 +8,39 @@ from __future__ import annotations
 
 from picstore.train.cuda.triton_jit import device_function, tl
 
-# Indices of the header's words, of which the first two are the number of words of a descriptor and of images.
-DESCRIPTOR_WORDS = tl.constexpr(0)
-IMAGES = tl.constexpr(1)
-VALUES = tl.constexpr(2)  # number of values of all outputs
-# Address of int32 (phases, images, 3, 256): number of pixels with each level, zero before phase 0.
+# Indices of words of a table's header; the comment after each index says what the word holds.
+DESCRIPTOR_WORDS = tl.constexpr(0)  # number of words of an image's descriptor
+IMAGES = tl.constexpr(1)  # number of images
+VALUES = tl.constexpr(2)  # number of values (3 · width · height) of all outputs together
+# Address of int32 (phases, images, 3, 256): number of pixels with each level after a phase; zero before phase 0.
 COUNTS = tl.constexpr(3)
-TABLES = tl.constexpr(4)  # address of uint8 (images, 3, 256): new value of each level
-MIXED = tl.constexpr(5)  # address of a float32 for each value of the outputs: sum of AugMix's chains
-ORIGINALS = tl.constexpr(6)  # address of a uint8 for each value of the outputs: original value
+TABLES = tl.constexpr(4)  # address of uint8 (images, 3, 256): new value of each level in a step of TABLE_STEPS
+MIXED = tl.constexpr(5)  # address of float32, one for each value of the outputs: sum of AugMix's chains so far
+ORIGINALS = tl.constexpr(6)  # address of uint8, one for each value of the outputs: level before AugMix's chains
 WEIGHTS = tl.constexpr(7)  # address of the int32 weights, see ``gpu_filter_weights.py``
-SMOOTHING = tl.constexpr(8)  # index of the first word of the rows of blur weights, float32
+SMOOTHING = tl.constexpr(8)  # index in the table of the first word of blur weights: rows of float32
 SMOOTHING_PITCH = tl.constexpr(9)  # number of float32 from one row of blur weights to the next
 HEADER = tl.constexpr(10)
 
-# Index of a descriptor's word, or of the first of several words. Coordinates are in pixels; x precedes y.
+# Indices of words of an image's descriptor, or of the first of several words that belong together; the comment after
+# each index says what the words hold. Coordinates are in pixels; x precedes y.
 ADDRESS = tl.constexpr(0)  # address of the source: planes of bytes
 PLANE = tl.constexpr(1)  # number of bytes from a plane to the next, 0 for grey
 SOURCE = tl.constexpr(2)  # width, height
 CLIP = tl.constexpr(4)  # left, top, right, bottom
 SLANTED = tl.constexpr(8)  # 1 if the image is rotated or sheared, 0 if it is upright
 FLIP = tl.constexpr(9)  # two words: 1 to mirror along x, and 1 to mirror along y
-WINDOW = tl.constexpr(11)  # number of source pixels that a filter reaches, along x and y
+WINDOW = tl.constexpr(11)  # number of source pixels in the filter's reach for one output pixel, along x and y
 # Six float64: for an upright image, start, scale and support, each along x and y; for a slanted image, the matrix
 # (2, 3) that maps output pixels to source pixels.
 MAP = tl.constexpr(13)
 FILL = tl.constexpr(19)  # red, green, blue
-OFFSET = tl.constexpr(22)  # number of values of all outputs before this output
+OFFSET = tl.constexpr(22)  # number of values (3 · width · height) of all outputs before this image's output
 SIZE = tl.constexpr(23)  # width, height of the output in pixels
 TILES = tl.constexpr(25)  # number of tiles of the output
-EDGES = tl.constexpr(26)  # index in the descriptor of the edges' first word, and number of edges
-STEPS = tl.constexpr(28)  # index in the descriptor of the steps' first word, and number of steps
-PHASES = tl.constexpr(30)  # index in the descriptor of the words that hold each phase's first step
+EDGES = tl.constexpr(26)  # index in the descriptor of the first word of the edges, and number of edges
+STEPS = tl.constexpr(28)  # index in the descriptor of the first word of the color steps, and number of color steps
+PHASES = tl.constexpr(30)  # index in the descriptor of further words: index of each phase's first step
 FILTER = tl.constexpr(31)  # two words: code of kernels/filters.py, and 1 for antialiasing
 PITCH = tl.constexpr(33)  # number of bytes from a row of the source to the next
 AXES = tl.constexpr(34)  # index in ``WEIGHTS`` of the first int32 for x, and for y
@@ -51,9 +52,9 @@ STEP = tl.constexpr(14)  # number of words of a step: opcode, key, twelve float6
 KEY = tl.constexpr(1)
 OPERANDS = tl.constexpr(2)
 
-# Width and height of a tile, which one program makes with 4 warps. Accesses to a row of a tile are coalesced, and rows
-# share most of the source rows that they read. 80 registers a thread allow 6 programs on a multiprocessor of an H200;
-# 16 rows would take 114 registers and allow 4 programs.
+# Width and height of a tile, the part of an output that one program computes with 4 warps. Accesses to a row of a tile
+# are coalesced, and its rows read mostly the same source rows. 8 rows take 80 registers a thread, so that 6 programs
+# run on a multiprocessor of an H200; 16 rows would take 114 registers and allow 4 programs.
 TILE_WIDTH = tl.constexpr(32)
 TILE_HEIGHT = tl.constexpr(8)
 

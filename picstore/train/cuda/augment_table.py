@@ -22,26 +22,26 @@ from picstore.train.transforms.color_program import ColorProgram
 CANVAS_STEPS = frozenset(
     (opcodes.AUTOCONTRAST, opcodes.EQUALIZE, opcodes.SHARPNESS, opcodes.WARP, opcodes.ELASTIC, opcodes.MIX)
 )
-TABLE_STEPS = frozenset((opcodes.AUTOCONTRAST, opcodes.EQUALIZE))  # steps that need the counts of levels
-ROW_STEPS = frozenset((opcodes.BLUR, opcodes.ELASTIC))  # steps that take a horizontal pass first
-_BARS = [opcodes.CONTRAST, opcodes.BLUR, *CANVAS_STEPS]  # steps that begin a phase
+TABLE_STEPS = frozenset((opcodes.AUTOCONTRAST, opcodes.EQUALIZE))  # steps that need the number of pixels by level
+ROW_STEPS = frozenset((opcodes.BLUR, opcodes.ELASTIC))  # steps before which a kernel blurs along rows
+_BARS = [opcodes.CONTRAST, opcodes.BLUR, *CANVAS_STEPS]  # steps that read a finished image, and so begin a phase
 
 _NO_SMOOTHING = np.zeros((0, 2), np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class ColorPhases:
-    """Steps of n images in p phases; a phase begins with a step that needs whole images of the previous phase."""
+    """Color steps of n images in p phases; a phase begins with a step that needs the previous phase's whole image."""
 
     words: I64  # (n, k, 14), words of each image's k steps, see ``augment_layout.py``
     counts: I64  # (n,), number of steps of each image
-    begins: I64  # (n, p + 1), index of the first step of each of the p phases, then the number of steps
-    starts: list[frozenset[int]]  # opcodes that begin a phase in any image, by phase
+    begins: I64  # (n, p + 1), index of the first step of each of the p phases, then the image's number of steps
+    starts: list[frozenset[int]]  # for each phase, the opcodes with which the phase begins in any of the images
     smoothing: Array  # float32 (m, even number), m rows of weights of blurs, from ``blur_weights.smoothing_rows``
 
     @classmethod
     def empty(cls, n: int) -> ColorPhases:
-        """Return one phase without steps for n images."""
+        """Return the steps of n images that are only resampled: one phase, without steps."""
         none = np.zeros((n, 0, layout.STEP.value), np.int64)
         return cls(none, np.zeros(n, np.int64), np.zeros((n, 2), np.int64), [frozenset()], _NO_SMOOTHING)
 
@@ -70,7 +70,7 @@ class ColorPhases:
 
 
 def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalized: Bools) -> None:
-    """Clip the boxes of erasing steps to their images; truncate the erased levels to integers unless ``normalized``."""
+    """Clip the boxes of erasing steps to the image; truncate the color to whole levels unless ``normalized``."""
     erases = (opcode == opcodes.ERASE) | (opcode == opcodes.ERASE_RANDOM)
     if not erases.any():
         return
@@ -82,10 +82,10 @@ def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalized: Bools) -> 
 
 
 def _prepare_operands(opcode: I64, operands: F64) -> Array:
-    """Replace operands by numbers that kernels would have to compute for each pixel; return the weights of blurs.
+    """Replace operands by numbers that kernels would otherwise compute for each pixel; return all blurs' weights.
 
-    A blur has two rows of weights, across and down; an elastic displacement has two such rows for each axis. A step's
-    operand ``SMOOTHING_ROW`` becomes the index of the step's first row.
+    A blur has two rows of weights, across and down; an elastic displacement has two such rows for each axis. The
+    operand ``SMOOTHING_ROW`` of such a step becomes the index of its first row.
     """
     blends = np.isin(opcode, [opcodes.CONTRAST, opcodes.SATURATION, opcodes.SHARPNESS])
     operands[:, :, 1] = np.where(blends, 1 - operands[:, :, 0], operands[:, :, 1])
@@ -112,11 +112,11 @@ class DescriptorTable:
     header: I64  # (HEADER,), words of the header
     rows: I64  # (n, k), a descriptor of k words for each image
     smoothing: I64  # (m,), rows of ``ColorPhases.smoothing``, two float32 in each word
-    offsets: I64  # (n,), number of values of all outputs before each output
-    values: int  # number of values of all outputs
+    offsets: I64  # (n,), number of values (3 · width · height) of all outputs before each image's output
+    values: int  # number of values of all outputs together
     tiles: int  # number of tiles of the largest output
-    starts: list[frozenset[int]]  # opcodes that begin a phase in any image, by phase
-    weights: int  # number of int32 that the weights of source pixels take
+    starts: list[frozenset[int]]  # as in ``ColorPhases``
+    weights: int  # size in int32 of the memory for all images' weights of source pixels
 
     @property
     def count(self) -> int:
@@ -157,7 +157,7 @@ def make_descriptor_table(params: ResampleParams, phases: ColorPhases) -> Descri
     first = list(accumulate((part.shape[1] for part in (edges, steps, begins)), initial=layout.FIXED.value))
     edge_counts = np.where(params.shows_edges, params.edges.shape[1], 0)
     rows = np.empty((n, first[3]), dtype=np.int64)
-    # Fixed words in order, joined in one call, because single assignments took twice as long, 28 µs a batch.
+    # All words of ``augment_layout.py`` in order, joined in one call; separate assignments took twice as long, 28 µs.
     fixed = [
         params.planes[:, :2],
         params.source_size,

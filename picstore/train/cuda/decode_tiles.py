@@ -37,7 +37,8 @@ from picstore.train.cuda.gpu_inverse_dct import inverse_dct
 from picstore.train.cuda.gpu_rgb import to_rgb
 from picstore.train.cuda.triton_jit import INTERPRETED, launching
 
-# Text for each bit of an image's status. Only the first that applies is shown: a wrong entry point causes other errors.
+# Text for each bit of an image's status, for messages. Of several bits, the first here is shown, because a wrong entry
+# point causes the other errors too.
 REASONS = {
     WRONG_ENTRY_POINT: "an entry point where no MCU begins",
     BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
@@ -46,17 +47,18 @@ REASONS = {
     MARKER: "a marker within a segment",
 }
 
-# What a program of a kernel computes: LANES parts of segments to decode, SEGMENTS parts of segments to sum, BLOCKS to
-# transform, ROWS × COLUMNS lanes of four pixels, ENTRIES of a lookup table at once.
+# Amounts that one program of each kernel computes: decode_segments decodes LANES parts of segments, sum_differences
+# adds up SEGMENTS parts, inverse_dct transforms BLOCKS blocks, to_rgb converts ROWS × COLUMNS groups of four pixels,
+# and make_tables computes ENTRIES entries at once.
 LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 2, 64, 8, 32, 128
-SUMMED = 32  # number of a segment's 8 × 8 blocks whose DC differences are added up at once; most segments have 24
-MAX_NUMEL = 1 << 20  # maximum number of values in one of Triton's tensors
+SUMMED = 32  # number of blocks of a segment whose DC differences are added up at once; most segments have 24 blocks
+MAX_NUMEL = 1 << 20  # maximum number of values of a tensor in a Triton kernel
 ROUNDS, SYMBOLS = 4, 4
-# Warps of a program. Registers of a thread on sm_90, without a spill, with Triton 3.8 and 3.6: decode_segments 52,
-# sum_differences 54 and 46, inverse_dct 96 and 122, other kernels up to 50.
+# Number of warps of a program of each kernel. A thread then takes, on sm_90 and with Triton 3.8 and 3.6, this number of
+# registers, none spilled: decode_segments 52, sum_differences 54 and 46, inverse_dct 96 and 122, others up to 50.
 WARPS = {"make_tables": 1, "decode_segments": 1, "sum_differences": 1, "inverse_dct": 2, "to_rgb": 4}
-# Dtype with which kernels read each array in the uploaded memory of all batches. The images' words hold indices into
-# these arrays.
+# Arrays of segment tables that are copied to the GPU, with their dtypes. Kernels see the memory of all batches as one
+# array of each dtype; the words of an image hold indices in these arrays.
 _UPLOADED = {
     "data": torch.uint8,
     "segments": torch.int32,
@@ -64,7 +66,7 @@ _UPLOADED = {
     "places": torch.int32,
     "quantization": torch.int16,
 }
-MOST_BLOCKS = 1 << 22  # maximum number of blocks to decode at once: 537 MB of coefficients
+MOST_BLOCKS = 1 << 22  # maximum number of 8 × 8 blocks to decode at once, whose coefficients take 537 MB
 _QUANTIZATION_BYTES = 128  # size in bytes of a row of ``quantization``
 _MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 
@@ -107,7 +109,7 @@ def decode_tiles(
     """
     with _waiting_on_errors(device):
         starts = list(accumulate((each.layout.uploaded for each in tables), initial=0))
-        # torch does not reuse page-locked memory before its copy to the device has ended.
+        # ``joined`` is page-locked memory, which torch does not reuse before its copy to the device has ended.
         count, on_gpu = sum(len(each.count) for each in tables), device.type == "cuda"
         joined = torch.empty((count, words.IMAGE_WORDS), dtype=torch.int64, pin_memory=on_gpu)
         rows = joined.numpy()
@@ -127,9 +129,9 @@ def decode_tiles(
 
 
 def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int]) -> None:
-    """Copy the words of all batches' images to ``rows``.
+    """Copy the words of all batches' images to ``rows``, int64 (images, IMAGE_WORDS).
 
-    Indices in these words then count from the start of the memory that holds all batches, instead of the batch's.
+    The words' indices in a batch's arrays become indices in the memory on the GPU that holds all batches.
     """
     at = 0
     for each, start in zip(tables, starts, strict=False):
@@ -152,7 +154,7 @@ def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int
 def _waiting_on_errors(device: torch.device) -> Iterator[None]:
     """Make a device current in a ``with`` block.
 
-    After an error, wait for copies to the device, because the host's memory that they read will be reused.
+    If the block raises an error, wait for all copies to the device before the host's memory can be freed and reused.
     """
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         try:
@@ -225,7 +227,7 @@ def _upload(
 def _decode_part(
     arrays: dict[str, torch.Tensor], rows: I64, part: slice, sums: I64
 ) -> tuple[DecodedImages, torch.Tensor]:
-    """Queue the kernels that decode the k images of the slice ``part``.
+    """Queue the kernels that decode k images, the slice ``part`` of all; ``sums`` is from ``_write_firsts``.
 
     Return the images, and their status on the device, int32 (k,).
     """
@@ -252,9 +254,9 @@ def _decode_part(
 
 
 def _launch(arrays: dict[str, torch.Tensor], rows: I64, count: int) -> None:
-    """Launch the decoding kernels.
+    """Launch the decoding kernels for the images with the words ``rows`` and ``count`` parts of segments.
 
-    Triton's interpreter gets the largest programs, because each operation is slow there.
+    Triton's interpreter, in which each operation is slow, gets programs that compute as much as possible.
     """
     images, segments, entries = arrays["images"], arrays["segments"], arrays["entries"]
     coefficients, planes = arrays["coefficients"], arrays["planes"]

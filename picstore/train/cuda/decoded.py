@@ -19,7 +19,7 @@ MAX_VALUES = 1 << 31  # limit for the values of an image, because offsets have 3
 class DecodedImages:
     """Decoded images, uint8 (3, h, w) or (1, h, w) for grey, each in one of a few blocks of memory."""
 
-    # (n, 3): address of the first plane, and number of bytes from plane to plane (0 for grey) and from row to row.
+    # (n, 3): an image's address, and number of bytes from its red to its green plane (0 for grey) and from row to row.
     planes: I64
     sizes: I64  # (n, 2), width and height
     memory: tuple[torch.Tensor, ...]  # blocks that hold the planes
@@ -53,7 +53,7 @@ class DecodedImages:
 
     @classmethod
     def join(cls, parts: Sequence[DecodedImages]) -> DecodedImages:
-        """Return one object with the images of several ``DecodedImages``, in the order of these objects."""
+        """Return one ``DecodedImages`` with the images of all ``parts`` in order."""
         if len(parts) == 1:
             return parts[0]
         before = np.cumsum([0, *(len(part.memory) for part in parts)])
@@ -78,7 +78,7 @@ class DecodedImages:
             raise IndexError(number)
         (address, plane, pitch), (width, height) = self.planes[number].tolist(), self.sizes[number].tolist()
         block = self.memory[int(self.block[number])]
-        if block.dim() == 3:  # The block is the image.
+        if block.dim() == 3:  # a block from ``from_tensors``, which is the image itself
             return block
         return block.as_strided((3, height, width), (plane, pitch, 1), address - block.data_ptr())
 

@@ -22,7 +22,7 @@ _PER_ONE = tl.constexpr(2.0**-12)
 
 @device_function
 def sharpened(descriptor, step, levels, y, x):
-    """Run a sharpness step: return the previous phase's levels, blended with a smoothed copy of these levels."""
+    """Run a sharpness step: return the pixels (y, x) of ``levels``, blended with a smoothed copy of ``levels``."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     rest = load_f32(step, OPERANDS + 1)
     plane = width * height
@@ -46,7 +46,7 @@ def _sharpened(plane, y, x, width, height, rest):
 
 @device_function
 def looked_up(descriptor, levels, table, y, x):
-    """Replace the previous phase's levels by the new levels in the image's ``table``, uint8 (3, 256)."""
+    """Return, for the pixels (y, x) of ``levels``, the new levels that ``table``, uint8 (3, 256), holds by level."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     inside = (y < height) & (x < width)
     pixel, plane = levels + y * width + x, width * height
@@ -58,7 +58,7 @@ def looked_up(descriptor, levels, table, y, x):
 
 @device_function
 def displaced_row(table, step, axis: tl.constexpr, y, x, width, height):
-    """Return the random noise that displaces the pixels (y, x) along ``axis``, blurred along rows: float32."""
+    """Return, at the pixels (y, x), the random noise for displacements along ``axis``, blurred along rows: float32."""
     groups, weights = smoothing_row(table, step, 2 * axis)
     first = axis * height * width + y * width
     key = tl.load(step + KEY).to(tl.uint64)
@@ -85,7 +85,7 @@ def _uniform(key, counter):
 
 @device_function
 def _displacement(table, rows, step, axis: tl.constexpr, y, x, width, height):
-    """Blur ``rows``, results of ``displaced_row``, along columns; return the noise at the pixels (y, x), float64."""
+    """Blur ``rows``, the results of ``displaced_row`` for ``axis``, along columns; return pixels (y, x), float64."""
     groups, weights = smoothing_row(table, step, 2 * axis + 1)
     column = axis * height * width + tl.minimum(x, width - 1)
     return smoothed(rows, column, tl.minimum(y, height - 1), height, width, groups, weights).to(tl.float64)
@@ -245,7 +245,7 @@ def _filled_outside(step, r, g, b, at_y, at_x, width, height):
 
 @device_function
 def mixed(step, levels, sums, originals, plane, pixel, inside):
-    """Run AugMix's ``MIX`` step on a plane. ``sums`` and ``originals`` keep the plane's values from phase to phase."""
+    """Run AugMix's ``MIX`` step on a plane; ``sums`` and ``originals`` hold the chains' sum and the original levels."""
     weight, position = load_f32(step, OPERANDS), load_i32_of(step, OPERANDS + 1)
     level = tl.load(levels + plane + pixel, inside, 0).to(tl.float32)
     total = weight * level

@@ -25,8 +25,8 @@ from picstore.train.cuda.augment_layout import (
 from picstore.train.cuda.triton_jit import device_function, tl
 from picstore.train.transforms import opcodes
 
-ERASE_NORMALS = 20  # opcode that replaces an ERASE_RANDOM after NORMALIZE; only for GPUs, so not in opcodes.py
-# Operand of blurs and elastic displacements that holds the index of the step's first row of weights.
+ERASE_NORMALS = 20  # opcode on GPUs for ERASE_RANDOM after NORMALIZE, which writes normally distributed values
+# Index of the operand, of a BLUR or ELASTIC step, that is the index of the step's first row of blur weights.
 SMOOTHING_ROW = 4
 
 _SCALE, _SATURATION, _HUE = tl.constexpr(opcodes.SCALE), tl.constexpr(opcodes.SATURATION), tl.constexpr(opcodes.HUE)
@@ -37,7 +37,7 @@ _ERASE_RANDOM, _SMOOTHING_ROW = tl.constexpr(opcodes.ERASE_RANDOM), tl.constexpr
 _ERASE_NORMALS, _NORMALIZE = tl.constexpr(ERASE_NORMALS), tl.constexpr(opcodes.NORMALIZE)
 
 _TO_BYTE, _SIXTH, _PER_LEVEL = tl.constexpr((256 - 1e-3) / 255), tl.constexpr(1 / 6), tl.constexpr(1 / 255)
-_ROUND = tl.constexpr(1.5 * 2**23)  # If added and then subtracted, rounds a float32 to an integer, ties to even.
+_ROUND = tl.constexpr(1.5 * 2**23)  # Adding and subtracting this number rounds a float32 to an integer, ties to even.
 
 _GOLDEN, _M1, _M2 = tl.constexpr(rng.GOLDEN), tl.constexpr(rng.MIX1), tl.constexpr(rng.MIX2)
 _LOW31, _UNIT, _TURN = tl.constexpr((1 << 31) - 1), tl.constexpr(2.0**-31), tl.constexpr(math.pi / 4 * 2.0**-30)
@@ -102,7 +102,7 @@ def blended(value, factor, offset):
 
 @device_function
 def smoothing_row(table, step, number):
-    """Return the number of groups of taps and the address of the weights in row ``number`` of a step's blur weights."""
+    """Return the number of groups of taps and the weights' address from row ``number`` of a step's blur weights."""
     pitch, first = tl.load(table + SMOOTHING_PITCH), load_f32(step, OPERANDS + _SMOOTHING_ROW).to(tl.int64)
     row = (table + tl.load(table + SMOOTHING)).to(tl.pointer_type(tl.float32)) + (first + number) * pitch
     return tl.load(row).to(tl.int32), row + 1
@@ -114,7 +114,7 @@ def smoothed(source, fixed, i, extent, stride, groups, weights):
 
     Args:
         source: pointer to a plane.
-        fixed: offset in the plane of each pixel's row or column.
+        fixed: offset in the plane of the row or column along which each pixel is blurred.
         i: int32, each pixel's index in its row or column, 0 … extent − 1.
         extent: number of pixels in a row or column.
         stride: number of elements from a pixel to the next.
@@ -241,7 +241,7 @@ def _in_box(step, y, x):
 
 @device_function
 def _index_in_box(step, y, x, channel: tl.constexpr):
-    """Return each pixel's index among the values (3, h, w) of the step's box, int64; outside of the box, any number."""
+    """Return pixels' indices in an array (3, h, w) of the size of the step's box, int64; any number outside the box."""
     left, top = load_f32(step, OPERANDS).to(tl.int32), load_f32(step, OPERANDS + 1).to(tl.int32)
     width = load_f32(step, OPERANDS + 2).to(tl.int32) - left
     height = load_f32(step, OPERANDS + 3).to(tl.int32) - top

@@ -29,12 +29,12 @@ from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
 LANES = 256  # number of output pixels whose weights a program computes at once
 
-# Index of the first source pixels in the int32 values of an image's axis, which are: the largest number of weights of
-# an output pixel; each output pixel's first source pixel; ``ONE`` minus the sum of each output pixel's weights; each
-# output pixel's first weight; each output pixel's second weight; and so on.
+# For each axis of an image, ``WEIGHTS`` holds int32: the largest number of weights of an output pixel; from index
+# FIRSTS on, each output pixel's first source pixel; ``ONE`` minus the sum of each output pixel's weights; each output
+# pixel's first weight; each output pixel's second weight; and so on.
 FIRSTS = tl.constexpr(1)
 
-_BILINEAR = tl.constexpr(filters.BILINEAR)  # lower codes are nearest and box
+_BILINEAR = tl.constexpr(filters.BILINEAR)  # The codes below BILINEAR are NEAREST and BOX.
 _BICUBIC = tl.constexpr(filters.BICUBIC)
 _SHARP, _PLAIN = tl.constexpr(filters.SHARP_CUBIC), tl.constexpr(filters.PLAIN_CUBIC)
 _TIE = tl.constexpr(filters.TIE)
@@ -63,9 +63,9 @@ def make_weights(table, LANES: tl.constexpr):
 
 @device_function
 def _weigh(descriptor, words, made, x, length):
-    """Compute and write the weights of the output pixels ``x`` along one axis.
+    """Compute the weights of source pixels for the output pixels ``x`` along one axis; write them to ``made``.
 
-    Return each pixel's number of weights.
+    Return each output pixel's number of weights.
     """
     interpolation, antialias = load_i32(descriptor, FILTER), load_i32(descriptor, FILTER + 1)
     low, high, extent = load_i32(words, CLIP), load_i32(words, CLIP + 2), load_i32(words, SOURCE)
@@ -109,7 +109,7 @@ def _weigh(descriptor, words, made, x, length):
 
 @device_function
 def _value(j, center, support, interpolation, a):
-    """Return the filter's value for each source pixel ``j``, before division by the sum of an output pixel's values."""
+    """Return the filter's value for source pixels ``j``: the weight before division by the sum of all such values."""
     distance = tl.abs(j.to(tl.float64) + 0.5 - center) / support
     if interpolation == _BILINEAR:
         value = tl.maximum(1.0 - distance, 0.0)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from picstore.jpeg import gpu_segment_layout as words
 from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
-# Errors of a segment, as bits; an image's status has all bits of its segments.
+# Errors in a segment, as bits; an image's status is the bitwise or of the errors of all its segments.
 BAD_CODE, TOO_SHORT, SURPLUS, MARKER, WRONG_ENTRY_POINT = 1, 2, 4, 8, 16
 _BAD_CODE, _TOO_SHORT = tl.constexpr(BAD_CODE), tl.constexpr(TOO_SHORT)
 _SURPLUS, _MARKER = tl.constexpr(SURPLUS), tl.constexpr(MARKER)
@@ -36,8 +36,8 @@ _BITS, _BIAS, _UNIT = tl.constexpr(words.LOOKUP_BITS), tl.constexpr(words.BIAS),
 _SIZE, _SKIP = tl.constexpr(words.SIZE_SHIFT), tl.constexpr(words.SKIP_SHIFT)
 _END, _NO_CODE = tl.constexpr(words.END_OF_BLOCK), tl.constexpr(words.NO_CODE)
 _CODE_BYTES, _PER_IMAGE = tl.constexpr(words.HUFFMAN_BYTES), tl.constexpr(words.HUFFMAN_TABLES)
-# A lane, which decodes one part of a segment, has met an unknown code if it waits with this many unused bits, because a
-# code has up to 16 bits, and a value up to 11.
+# If a lane (which decodes one part of a segment) cannot go on although it has this number of bits, the code is unknown:
+# a known code and its value have up to 16 and 11 bits.
 _ENOUGH = tl.constexpr(27)
 
 
@@ -65,7 +65,7 @@ def make_tables(codes, places, images, tables, LANES: tl.constexpr):
         known = number < count
         window = tl.where(number < short, number << (16 - _BITS), number + short * _BIAS)
         length, symbol = number * 0, number * 0
-        low, index = 0, 0  # first 16-bit window of the codes of a length, and index of their first symbol
+        low, index = 0, 0  # the first code of a length, in the highest of 16 bits, and the index of that code's symbol
         for bits in tl.static_range(1, 17):
             codes_of = tl.load(code + bits - 1).to(tl.int32)
             high = low + (codes_of << (16 - bits))
@@ -124,14 +124,14 @@ def decode_segments(
     first = tl.load(image + _FIRST_BLOCK) + tl.load(segment + _BLOCK, exists, 0)
     out = coefficients + first * 64
     before = tl.load(segment + _BEFORE, exists, 0)
-    shared = before > 0  # The byte's first bits belong to the previous part of the segment.
+    shared = before > 0  # The first byte's highest ``before`` bits belong to the previous part of the segment.
     byte = tl.load(stream + position, shared, 0)
     position = tl.where(shared, tl.minimum(position + 1 + (byte == 255).to(tl.int32), end), position)
-    buffer = byte.to(tl.uint64) << (56 + before).to(tl.uint64)  # next bits, from the highest bit down
+    buffer = byte.to(tl.uint64) << (56 + before).to(tl.uint64)  # next bits of the stream, the first is the highest bit
     valid = tl.where(shared, 8 - before, 0)  # number of bits in ``buffer``
     at = tl.zeros((LANES,), tl.int32)  # index of the next coefficient in the part
     stop = blocks * 64
-    block, furthest, problem = at, at, at  # ``block`` is an index in the MCU.
+    block, furthest, problem = at, at, at  # block's index in its MCU, largest index reached in a block, error bits
     dc, ac = dc0, ac0
     while tl.max(stop - at, 0) > 0:
         for _ in range(ROUNDS):
@@ -161,7 +161,7 @@ def decode_segments(
                 block = tl.where(block == per_mcu, 0, block)
                 dc = tl.where(block < luma, dc0, tl.where(block == luma, dc1, dc2))
                 ac = tl.where(block < luma, ac0, tl.where(block == luma, ac1, ac2))
-            # A lane stands still if it lacks bits or meets an unknown code.
+            # ``skip`` is 0 if a lane's last step did nothing, because it lacked bits or met an unknown code.
             still = (at < stop) & (skip == 0)
             short = tl.where(still & (position == end), _TOO_SHORT, 0)
             problem |= tl.where(still & (valid >= _ENOUGH), _BAD_CODE, short)
@@ -191,7 +191,7 @@ def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS
     luma, per_mcu = _blocks_of_mcu(image)
     blocks = tl.load(image + _INTERVAL).to(tl.int32) * per_mcu
     first = tl.load(segment + _BLOCK, exists, 1)
-    begins = first % tl.maximum(blocks, 1) == 0  # An image without tiles has no blocks.
+    begins = first % tl.maximum(blocks, 1) == 0  # ``blocks`` is 0 in an image that the GPU does not decode.
     blocks = tl.where(exists & begins, blocks, 0)
     dc = coefficients + (tl.load(image + _FIRST_BLOCK) + first) * 64
     p0, p1, p2 = blocks * 0, blocks * 0, blocks * 0
@@ -212,7 +212,7 @@ def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS
 
 @device_function
 def _find_image(images, part, count):
-    """Return the index of the image that has part ``part``, counted through all images' segments; by binary search."""
+    """Return, by binary search, the index of the image that has part ``part`` of the parts of all images' segments."""
     number = part * 0
     step = 1
     while step < count:
@@ -236,7 +236,7 @@ def _blocks_of_mcu(image):
 
 @device_function
 def _refill(stream, buffer, valid, position, end):
-    """Append up to 4 of the stream's bytes to each lane's ``buffer``; stop after a stuffed zero, which is skipped.
+    """Append up to 4 bytes of the stream to each lane's ``buffer``, up to the first FF, whose stuffed zero is skipped.
 
     Returns:
         The buffer, its number of valid bits, the position in the stream, and whether no marker was met.
@@ -245,10 +245,10 @@ def _refill(stream, buffer, valid, position, end):
     wanted = (valid <= 32) & (position < end)
     low = tl.load(word_at, wanted, 0).to(tl.uint64)
     high = tl.load(word_at + 1, wanted, 0).to(tl.uint64)
-    bytes8 = (high << 32 | low) >> ((position & 3) * 8).to(tl.uint64)  # 5 to 8 bytes, the first in the lowest bits
+    bytes8 = (high << 32 | low) >> ((position & 3) * 8).to(tl.uint64)  # next 5 to 8 bytes, the first in the lowest bits
     word = bytes8.to(tl.uint32)
     flipped = word ^ 0xFFFFFFFF
-    ff = (flipped - 0x01010101) & word & 0x80808080  # The lowest bit set marks the first byte FF.
+    ff = (flipped - 0x01010101) & word & 0x80808080  # The lowest bit set is in the first byte FF of ``word``.
     below = (ff & ((ff ^ 0xFFFFFFFF) + 1)) - 1
     n = 1 + (below > 0x7F).to(tl.int32) + (below > 0x7FFF).to(tl.int32) + (below > 0x7FFFFF).to(tl.int32)
     rest = end - position

@@ -18,7 +18,7 @@ _PLANE, _STRIDE, _SIDE = tl.constexpr(words.PLANE), tl.constexpr(words.STRIDE), 
 _FOUR_EVEN, _TWO = tl.constexpr(idct.FOUR_EVEN), tl.constexpr(idct.TWO)
 _INNER, _OUTER = (tl.constexpr(each) for each in idct.FOUR)
 
-# Position in zigzag order of each coefficient of a block (T.81, figure A.6).
+# For each index of a coefficient in row order, its position in zigzag order (T.81, figure A.6).
 _ORDER = sorted(range(64), key=lambda k: (k // 8 + k % 8, (k // 8 if (k // 8 + k % 8) % 2 else k % 8)))
 _ZIGZAG = tl.constexpr(tuple(_ORDER.index(k) for k in range(64)))
 
@@ -48,7 +48,7 @@ def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, 
     per_mcu = luma
     if tl.load(image + _COMPONENTS) == 3:
         per_mcu = luma + 2
-    # In ``coefficients``, blocks lie tile after tile, so that a segment's blocks are neighbors.
+    # ``coefficients`` has a segment's blocks one after another, MCU by MCU.
     mcu, block = number // per_mcu, number % per_mcu
     component = tl.maximum(block - luma + 1, 0)
     is_luma = component == 0
@@ -63,7 +63,7 @@ def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, 
     if SIDE == 1:
         level = (tl.load(block, known, 0) << 48 >> 48) * (tl.load(table, known, 0) << 48 >> 48)
         level = (level.to(tl.int32) + 4) >> 3
-        # libjpeg looks up a sample by the lowest 10 bits, so levels wrap.
+        # libjpeg looks up a sample by a level's lowest 10 bits, so levels beyond wrap around.
         tl.store(out, _sample(((level + 512) & 1023) - 512).to(tl.uint8), known)
     else:
         c, q = _load_four_at_once(block, known), _load_four_at_once(table, known)
@@ -193,7 +193,7 @@ def _transform(x, SHIFT: tl.constexpr):
 
 @device_function
 def _column(c, q, flat, I: tl.constexpr):  # noqa: E741
-    """Dequantize column ``I``. If only row 0 is not zero (``flat``), wrap to 14 bits, as vectorized decoders do."""
+    """Dequantize column ``I``; if only row 0 is not zero (``flat``), wrap it to 14 bits, as libjpeg's SIMD does."""
     first = _product(c, q, _ZIGZAG[I])
     column = (tl.where(flat, first << 18 >> 18, first),)
     for k in tl.static_range(1, 8):
@@ -203,7 +203,7 @@ def _column(c, q, flat, I: tl.constexpr):  # noqa: E741
 
 @device_function
 def _every(made, STEP: tl.constexpr, I: tl.constexpr):  # noqa: E741
-    """Return row ``I`` of the 8 columns in ``made``, which lie one after another and have STEP numbers each."""
+    """Return row ``I`` of 8 columns; ``made`` holds the columns one after another, with STEP numbers each."""
     row = ()
     for k in tl.static_range(8):
         row = row + (made[STEP * k + I],)  # type: ignore[assignment]  # noqa: RUF005

@@ -35,7 +35,7 @@ from picstore.train.cuda.augment_layout import (
 from picstore.train.cuda.gpu_filter_weights import FIRSTS, cubic
 from picstore.train.cuda.triton_jit import device_function, tl
 
-_BILINEAR = tl.constexpr(filters.BILINEAR)  # lower codes are nearest and box
+_BILINEAR = tl.constexpr(filters.BILINEAR)  # The codes below BILINEAR are NEAREST and BOX.
 _SHARP, _PLAIN = tl.constexpr(filters.SHARP_CUBIC), tl.constexpr(filters.PLAIN_CUBIC)
 _TIE = tl.constexpr(filters.TIE)
 _UNITY = tl.constexpr(1 << filters.ONE_BITS)
@@ -78,15 +78,15 @@ def sampled(table, descriptor, y, x):
 
 @device_function
 def _filtered(table, descriptor, y, x):
-    """Resample an upright image; return red, green and blue.
+    """Resample an upright image; return red, green and blue of the output pixels (y, x).
 
-    The vertical pass comes first, and its results have 6 fractional bits, as in ``kernels/resample_passes.py``.
+    Pixels are first summed along columns, with 6 fractional bits, and then along rows, as on the CPU.
     """
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     weights = tl.load(table + WEIGHTS).to(tl.pointer_type(tl.int32))
     across, down = weights + tl.load(descriptor + AXES), weights + tl.load(descriptor + AXES + 1)
     taps_x, taps_y = tl.load(across), tl.load(down)
-    across += FIRSTS + tl.minimum(x, width - 1)  # Pixels beyond the output are computed but not stored.
+    across += FIRSTS + tl.minimum(x, width - 1)  # A tile's pixels beyond the output are computed but not stored.
     down += FIRSTS + tl.minimum(y, height - 1)
     first_x, first_y = tl.load(across), tl.load(down)
     missing_x, missing_y = tl.load(across + width), tl.load(down + height)
@@ -102,7 +102,7 @@ def _filtered(table, descriptor, y, x):
     across += 2 * width
     for u in range(taps_x):
         weight_x = tl.load(across + u * width)
-        i = tl.minimum(first_x + u, last_x)  # Weights beyond the image are 0.
+        i = tl.minimum(first_x + u, last_x)  # Only bounds the read: weights of pixels beyond the image are 0.
         row_r = y * 0 + x * 0 + _HALF_ROW
         row_g = row_r
         row_b = row_r
@@ -124,13 +124,13 @@ def _filtered(table, descriptor, y, x):
 
 @device_function
 def _beside(fill, missing):
-    """Return the fill times ``missing``, the weight of source pixels outside of the image, with 6 fractional bits."""
+    """Return fill · missing with 6 fractional bits; ``missing`` is the weight of source pixels outside of the image."""
     return (fill * missing + _HALF_ROW) >> _DROPPED
 
 
 @device_function
 def _level(total):
-    """Convert a weighted sum of levels plus half a level to a level, clipped because some filters overshoot."""
+    """Return a weighted sum of levels plus half a level as a level; clip it, because some weights are negative."""
     return tl.minimum(tl.maximum(total >> _PIXEL_BITS, 0), 255).to(tl.float32)
 
 
@@ -172,7 +172,7 @@ def _bicubic(descriptor, y, x):
     r = first_x * 0 + _HALF_PIXEL
     g = r
     b = r
-    for v in range(4):  # Unrolled, the loop would take 189 registers.
+    for v in range(4):  # not ``tl.static_range``, because the unrolled loop would take 189 registers a thread
         weight = _unpacked(weights_y, v)
         j = tl.minimum(tl.maximum(first_y + v, top), bottom)
         row_r = first_x * 0 + _HALF_ROW
@@ -197,7 +197,7 @@ def _unpacked(weights, k):
 
 @device_function
 def _cubic_taps(position, a):
-    """Return, along an axis, the first of four source pixels, and a word with their four 16-bit weights, of sum 1."""
+    """Return, along x or y, the first of four source pixels, and a word of four 16-bit weights, which add up to 1."""
     near = tl.floor(position - 0.5)
     away = position - 0.5 - near
     first, second, last = _whole(cubic(1.0 + away, a)), _whole(cubic(away, a)), _whole(cubic(2.0 - away, a))
@@ -234,7 +234,7 @@ def _rounded(total):
 
 @device_function
 def _neighbors(descriptor, y, x, axis: tl.constexpr):
-    """Return, along an axis, the two nearest source pixels and the second's 12-bit weight, as in ``cpu/warp.py``."""
+    """Return, along x or y, the two source pixels beside each position, and the second's 12-bit weight."""
     low = load_i32(descriptor, CLIP + axis)
     last = load_i32(descriptor, CLIP + 2 + axis) - 1
     matrix = descriptor + MAP + 3 * axis
@@ -270,7 +270,7 @@ def _corner(descriptor, y, x, weight):
 
 @device_function
 def _visible_weight(descriptor, y, x, count):
-    """Return the share of each output pixel that lies within all edges, from 0 to ``_ONE``, int32."""
+    """Return how much of each output pixel lies within all ``count`` edges: int32, 0 to ``_ONE`` (the whole pixel)."""
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5
     seen = tl.full((TILE_HEIGHT, TILE_WIDTH), 1.0, tl.float64)

@@ -26,7 +26,7 @@ def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """
     image = images + tl.program_id(1).to(tl.int64) * _WORDS
     width, height = tl.load(image + _WIDTH).to(tl.int32), tl.load(image + _HEIGHT).to(tl.int32)
-    if width == 0:  # The image has no tiles.
+    if width == 0:  # The image is not decoded on the GPU.
         return
     tiles = (width + 4 * COLUMNS - 1) // (4 * COLUMNS)
     top, begin = tl.program_id(0) // tiles * ROWS, tl.program_id(0) % tiles * COLUMNS
@@ -62,7 +62,7 @@ def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
     stride = tl.load(image + _STRIDE + COMPONENT)
     plane = planes + tl.load(image + _PLANE + COMPONENT)
     count, last_y = (width + across) >> across, ((height + down) >> down) - 1
-    interpolates = tl.load(image + _SIDE) > 1  # At 1/8 of the size, libjpeg repeats samples instead.
+    interpolates = tl.load(image + _SIDE) > 1  # If decoding divides sides by 8, libjpeg repeats chroma samples instead.
     near_y = y >> down
     near = plane + near_y * stride
     beside = plane + tl.minimum(tl.maximum(near_y + 2 * (y & 1) - 1, 0), last_y) * stride
@@ -70,7 +70,7 @@ def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
         n = x >> 1
         before, s0, s1, after = _columns(near, n, count, known)
         v0, v1, v2, v3 = s0, s0, s1, s1
-        if (count > 2) & interpolates:  # In narrower rows, libjpeg repeats samples, vertically too.
+        if (count > 2) & interpolates:  # In rows of 1 or 2 samples, libjpeg repeats samples, vertically too.
             if down == 1:
                 c_before, c0, c1, c_after = _columns(beside, n, count, known)
                 before, s0, s1, after = 3 * before + c_before, 3 * s0 + c0, 3 * s1 + c1, 3 * after + c_after

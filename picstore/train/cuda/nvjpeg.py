@@ -79,7 +79,7 @@ def load_decoder(name: str, device: torch.device) -> Decode:
 
 
 def with_index(device: torch.device) -> torch.device:
-    """Return a CUDA device with its index, by default the thread's current device; return other devices unchanged."""
+    """Return a CUDA device with an index, by default that of the thread's current device; return others unchanged."""
     known = device.type != "cuda" or device.index is not None
     return device if known else torch.device("cuda", torch.cuda.current_device())
 
@@ -103,10 +103,10 @@ def check_decoder(decode: Decode, device: torch.device) -> None:
 
 
 def check_determinism() -> None:
-    """Refuse a setting of torch that may fill an image's new memory after nvJPEG has decoded into it.
+    """Check that torch does not fill new memory with a constant, because it could overwrite an image from nvJPEG.
 
     Raises:
-        UsageError: torch fills new memory, on a stream for which nvJPEG's hardware does not wait.
+        UsageError: torch fills new memory, by work on a stream for which nvJPEG's hardware does not wait.
     """
     fills: Any = torch.utils.deterministic
     if torch.are_deterministic_algorithms_enabled() and fills.fill_uninitialized_memory:
@@ -150,7 +150,7 @@ def decode_all(streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, d
     made = DecodedStreams([])
     for number, (image, (width, height)) in enumerate(zip(found, sizes.tolist(), strict=True)):
         if isinstance(image, torch.Tensor) and tuple(image.shape) == (3, height, width):
-            made.images.append(image.contiguous())  # Decoders may return other strides.
+            made.images.append(image.contiguous())  # because decoders may return other memory layouts
             continue
         shape = f"gives shape {tuple(image.shape)}" if isinstance(image, torch.Tensor) else image
         made.refused.append(shape)
@@ -171,8 +171,8 @@ def _decode_some(
         For each stream its image or, if it fails even as a single stream, the error's message.
     """
     if device.type == "cuda":
-        # Wait, because nvJPEG's hardware engine does not wait for work that is queued on the stream. Without this line,
-        # 134 of 200 batches were damaged on an H100 (torchvision pull request 9606).
+        # Wait for all work on the stream, because nvJPEG's hardware engine does not, and may write to memory that this
+        # work still uses: otherwise 134 of 200 batches were damaged on an H100 (torchvision pull request 9606).
         torch.cuda.current_stream(device).synchronize()
     try:
         return list(decode(streams))
@@ -180,7 +180,7 @@ def _decode_some(
         kind, text = _kind_of(error), str(error)
         if kind == "device":
             raise
-    # Wait for work of the failed call, which must not write into memory that the next call gets.
+    # Wait for what the failed call has queued, because it may still write to memory that the next call gets.
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     if kind == "memory":

@@ -19,7 +19,7 @@ from picstore.train.buffers import Mapping, find_mapping
 logger = logging.getLogger("picstore")
 
 _PORTABLE = 1  # cudaHostRegisterPortable: locks the memory for all GPUs
-_tried: weakref.WeakKeyDictionary[Mapping, bool] = weakref.WeakKeyDictionary()  # whether a block is locked, by block
+_tried: weakref.WeakKeyDictionary[Mapping, bool] = weakref.WeakKeyDictionary()  # by mapping, whether it could be locked
 _warned = threading.Event()
 
 
@@ -72,7 +72,7 @@ def _register(mapping: Mapping, device: torch.device) -> str:
     thread.start()
     thread.join()
     if not problems:
-        # Finalizers run from the newest to the oldest, so this finalizer precedes the finalizer that unmaps the memory.
+        # An object's newest finalizer runs first, so the memory is unlocked before ``mapping``'s own unmaps it.
         weakref.finalize(mapping, _unregister, mapping.address, device, os.getpid()).atexit = False
     return problems[0] if problems else ""
 

@@ -38,9 +38,9 @@ class ResampleParams:
     def from_boxes(
         cls, planes: I64, source_size: I64, box: F64, clip: I64, size: I64, *, filters: tuple[I64, Bools]
     ) -> ResampleParams:
-        """Return parameters for upright boxes (left, top, width, height in source pixels), without flip, fill or edges.
+        """Return parameters that resample upright boxes (left, top, width, height) without flip, fill or edges.
 
-        ``filters`` are ``interpolation`` and ``antialias``.
+        ``filters`` are the fields ``interpolation`` and ``antialias``.
         """
         numbers, window, taps = _weigh(source_size, box, clip, size, filters)
         n = len(size)
@@ -60,8 +60,8 @@ def _weigh(source_size: I64, box: F64, clip: I64, size: I64, filters: tuple[I64,
     support = np.where(widened, np.maximum(scale, 1.0), 1.0)
     support *= np.array(HALF_WIDTHS)[interpolation, None]
     numbers[:, 4:] = support
-    # A filter is twice its support wide, and rounding may add a pixel. With antialiasing or BILINEAR it ends at the
-    # clip's border; otherwise it repeats the border's pixels.
+    # A filter reaches 2 · support pixels, and one more after rounding. With antialiasing or BILINEAR, the reach ends at
+    # the clip's border; otherwise the border's pixels are repeated.
     window = np.ceil(2 * support).astype(np.int64) + 1
     visible = np.maximum(clip[:, 2:] - clip[:, :2], 0)
     np.minimum(window, visible, out=window, where=(antialias | (interpolation == BILINEAR))[:, None])
@@ -86,12 +86,12 @@ def make_resample_params(
     if reduced:
         box /= factors[:, None]
     matrix, slanted = None, ~geometry.upright
-    if slanted.any():  # An upright image needs only its box.
+    if slanted.any():  # Upright images are resampled by ``box`` and not by ``matrix``.
         matrix = geometry.grid_matrix.copy()
         matrix[:, :, 2] -= origins
         if reduced:
             matrix /= factors[:, None, None]
-        # If the clip is empty, no source pixel is visible, so upright resampling gives the same result.
+        # If the clip is empty, the output is all fill; resample as if upright, because warps need a clip with pixels.
         slanted &= (clip[:, :2] < clip[:, 2:]).all(axis=1)
     _check(box, matrix, clip, geometry.size)
     filters = geometry.interpolation, geometry.antialias
@@ -108,7 +108,7 @@ def make_resample_params(
 def minify_slanted(
     params: ResampleParams, geometry: Geometry, origins: I64, factors: I64
 ) -> tuple[I64, ResampleParams, ResampleParams]:
-    """Split the antialiased resampling of rotated or sheared images in two: the first minifies to the output's scale.
+    """Split the antialiased resampling of rotated or sheared images in two, of which the first reduces their size.
 
     Returns:
         Indices of the k images to minify, int64 (k,); their parameters for the first resampling; and all images'
@@ -134,7 +134,7 @@ def minify_slanted(
     matrix = matrix.copy()
     matrix[:, :, 2] -= low
     matrix /= scale[:, :, None]
-    # ``clip`` may reach beyond the resampled part, to where there is no image or where the output does not show it.
+    # ``clip`` may exceed the minified images, so negative values and values beyond their sizes are kept.
     left_top = np.floor((params.clip[indices, :2] - low) / scale)
     right_bottom = np.ceil((params.clip[indices, 2:] - low) / scale)
     changed = {name: getattr(params, name).copy() for name in ("source_size", "clip", "map")}
@@ -154,7 +154,7 @@ def _in_decoded(boxes: I64, origins: I64, factors: I64) -> I64:
 
 def _check(box: F64, matrix: F64 | None, clip: I64, size: I64) -> None:
     """Raise UsageError if a box or output has no area, or if coordinates are beyond ``MAX_COORDINATE``."""
-    within = np.abs(clip).max() <= MAX_COORDINATE and np.abs(box).max() <= MAX_COORDINATE  # False for NaN
+    within = np.abs(clip).max() <= MAX_COORDINATE and np.abs(box).max() <= MAX_COORDINATE  # False if any is NaN
     if within and size.min() > 0 and box[:, 2:].min() > 0 and (matrix is None or np.isfinite(matrix).all()):
         return
     known = (np.abs(clip) <= MAX_COORDINATE).all(axis=1) & (size > 0).all(axis=1)

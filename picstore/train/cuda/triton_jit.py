@@ -30,7 +30,7 @@ _KERNELS: list[Any] = []  # all kernels that the host launches
 
 @contextlib.contextmanager
 def launching() -> Iterator[None]:
-    """Return a context for launches. One thread at a time holds it, because two threads would compile a kernel twice.
+    """Return a context in which kernels are launched, by one thread at a time: two could compile the same kernel twice.
 
     Raises:
         MissingDependency: Triton finds no C compiler, which it needs to build launchers.
@@ -56,12 +56,12 @@ def _skip_global_checks() -> None:
     launches, of which 88 µs for the 117 constants of ``run_phase``.
     """
     for each in _KERNELS:
-        if getattr(each, "used_global_vals", None):  # Triton fills the dict at the first launch.
+        if getattr(each, "used_global_vals", None):  # constants to compare, collected at the first launch
             each.used_global_vals = {}
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Return a kernel that the host launches, compiled at its first launch; integer arguments do not specialize it."""
+    """Return a kernel that the host launches, compiled at its first launch, once for all values of its integers."""
     made = triton.jit(function, do_not_specialize=["phase", "count", "image_count"])
     _KERNELS.append(made)
     return made
