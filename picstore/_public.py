@@ -33,7 +33,7 @@ TRANSFORMS = {
     "train.transforms.views": "Views",
     "train.transforms.mixup_cutmix": "CutMix MixUp",
 }
-# Names that only `picstore` exports, by the module that defines them.
+# Names that `picstore` exports and `picstore.transforms` does not, by the module that defines them.
 NAMES = {
     "_version": "__version__",
     "verbs.audit": "audit",
@@ -75,7 +75,7 @@ EXTRA_MODULES = ("lightning",)
 
 
 def modules_by_name(*tables: dict[str, str]) -> dict[str, str]:
-    """Map each name to its module, given tables that map a module to its names, separated by spaces."""
+    """Map each public name to its module; ``tables`` map a module to a string of its names, separated by spaces."""
     return {name: module for table in tables for module, names in table.items() for name in names.split()}
 
 
@@ -84,7 +84,7 @@ def load_lazily(package: str, namespace: dict[str, Any], modules: dict[str, str]
 
     def load(name: str) -> Any:
         if name not in modules:
-            # From these arguments, Python suggests a similar name in the module.
+            # With ``name`` and ``obj``, Python's message suggests a similar name of the module.
             raise AttributeError(
                 f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules.get(package)
             )

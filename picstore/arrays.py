@@ -12,7 +12,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 F32: TypeAlias = npt.NDArray[np.float32]
 F64: TypeAlias = npt.NDArray[np.float64]
 I64: TypeAlias = npt.NDArray[np.int64]
-Table: TypeAlias = npt.NDArray[np.void]  # Structured array.
+Table: TypeAlias = npt.NDArray[np.void]  # NumPy array whose elements have named fields ("structured array").
 U8: TypeAlias = npt.NDArray[np.uint8]
 U16: TypeAlias = npt.NDArray[np.uint16]
 U32: TypeAlias = npt.NDArray[np.uint32]
@@ -22,6 +22,6 @@ AnyArray = TypeVar("AnyArray", bound=Array)
 
 
 def read_only(array: AnyArray) -> AnyArray:
-    """Make an array that several objects share read-only, and return the array."""
+    """Make an array read-only in place, because several objects share it, and return the array."""
     array.setflags(write=False)
     return array

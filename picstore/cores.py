@@ -30,7 +30,7 @@ def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
     "Control Group v2", "CPU Interface Files", and "CFS Bandwidth Control".
 
     Args:
-        proc: folder of the process in /proc.
+        proc: folder with the process's files ``cgroup`` and ``mountinfo``, such as /proc/self.
     """
     try:
         groups = [line.split(":", 2) for line in (proc / "cgroup").read_text("utf-8", "replace").splitlines()]
@@ -51,7 +51,8 @@ def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
 def _quotas_above(root: str, mounted: Path, group: str) -> Iterator[float]:
     """Yield the CPU quotas, in cores, of ``group`` and of all control groups above it, up to the mounted group.
 
-    In a container, ``group`` may be a path on the host; then only the mounted group, which is the container's, is read.
+    In a container, ``group`` may be a path on the host; then only the quota of ``root``, the container's own group, is
+    read.
 
     Args:
         root: path of the mounted group in the hierarchy of control groups.
@@ -71,5 +72,5 @@ def _quotas_above(root: str, mounted: Path, group: str) -> Iterator[float]:
             if quota != "max" and int(quota) > 0 and int(period) > 0:
                 yield int(quota) / int(period)
         except (OSError, ValueError):
-            # The root group of a hierarchy, and groups without the CPU controller, have no files that state quotas.
+            # No file states a quota in the topmost group, or in groups that do not limit the CPU.
             continue

@@ -72,7 +72,7 @@ class Corrupt(Damage):
 
 
 class Changed(Damage):
-    """Error because a source file has changed since the source was listed, so that listed byte offsets are wrong."""
+    """Error because a source file has changed since it was listed, so the byte offsets noted then may be wrong."""
 
     WHAT = "it has changed since it was listed, so nothing more of it is taken"
 
@@ -106,7 +106,7 @@ class TooManyFailures(PicstoreError):
 
 
 def counted(number: int, noun: str, verb: str = "") -> str:
-    """Return a number with its noun and, if given, a verb, for a message: ``"1 rank"``, ``"2,000 ranks are"``."""
+    """Return a number with a noun and perhaps a verb, in singular or plural: ``"1 rank"``, ``"2,000 ranks are"``."""
     if number == 1:
         noun, verb = f" {noun}", verb and f" { {'are': 'is', 'have': 'has'}.get(verb, verb + 's') }"
     else:
@@ -125,7 +125,7 @@ def missing_extra(need: str, extra: str) -> MissingDependency:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra of picstore, from the repository's clone if picstore runs from it."""
+    """Return the pip command that installs picstore with an extra, from the clone if picstore is installed from one."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from pathlib import Path

@@ -15,9 +15,9 @@ import faulthandler  # noqa: E402
 import gc  # noqa: E402
 import importlib  # noqa: E402
 
-# Garbage collection is turned off, because it would free nothing during imports, and take 25 of their 310 ms.
+# Turn off garbage collection, which would free nothing during imports and would take 25 ms of their 310 ms.
 gc.disable()
-# Importing a module whose entry in sys.modules is None raises ImportError.
+# Exclude the modules in ``_without``: importing a module raises ImportError if its entry in ``sys.modules`` is None.
 sys.modules.update(dict.fromkeys(filter(None, _without.split(","))))  # type: ignore[arg-type]
 
 if _last_words:
@@ -28,7 +28,7 @@ if _last_words:
         import traceback
 
         traceback.print_exception(*error, file=last_words)
-        last_words.flush()  # Flush the file now, because the process may end without closing it.
+        last_words.flush()  # Write the traceback to the file now, as the process may end without closing the file.
 
     sys.excepthook = _write_last_words
 

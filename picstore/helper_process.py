@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Modules that numba imports if they are installed, for functions that no kernel calls and for colors in its messages.
-# Without these modules, importing numba takes half the time.
+# Modules that numba imports if they are installed, for functions that picstore's kernels do not call, and for colors in
+# messages. If a process cannot import them, importing numba takes it half the time.
 NUMBA_EXTRAS = ("scipy", "cffi", "yaml", "colorama")
 _MAIN = Path(__file__).with_name("helper_main.py")
 
@@ -43,7 +43,7 @@ def start_helper(
     """
     kept = [] if last_words is None else [last_words]
     told = ["\n".join(module_folders()), main, ",".join(without), "".join(map(str, kept))]
-    # Python's options -E and -s, each only if this interpreter was started with it.
+    # Pass on Python's options -E (ignore environment) and -s (no user site-packages) if this process has them.
     flags = [*["-E"] * sys.flags.ignore_environment, *["-s"] * sys.flags.no_user_site]
     return subprocess.Popen(  # noqa: S603 - our own interpreter and module
         [sys.executable, *flags, str(_MAIN), *told, *map(str, arguments)],

@@ -47,12 +47,12 @@ class DataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         self.loaders: dict[str, Loader | DataMux] = {}
-        # State from a checkpoint that the next training loader will load.
+        # State from a checkpoint, from which the next training loader that the trainer requests will resume.
         self._to_load: Mapping[str, Any] | None = None
         for stage, make in (("train", train), ("val", val), ("test", test), ("predict", predict)):
             if make is not None:
-                # Set the attribute only for stages with a loader, because Lightning warns of dataloaders that the model
-                # does not use.
+                # Define ``train_dataloader`` and so on only for given stages, because Lightning warns of dataloaders
+                # that the model does not use.
                 setattr(self, f"{stage}_dataloader", partial(self._make_loader, stage, make))
 
     def _make_loader(self, stage: str, make: MakeLoader) -> Loader | DataMux:
@@ -74,10 +74,7 @@ class DataModule(LightningDataModule):
         return loader
 
     def _placement(self) -> dict[str, Any]:
-        """Return the arguments ``rank``, ``world_size`` and ``device`` of a loader, from the trainer.
-
-        Return {} without a trainer.
-        """
+        """Return a loader's arguments ``rank``, ``world_size`` and ``device`` for the trainer; {} without a trainer."""
         if self.trainer is None:
             return {}
         shard = self.trainer.distributed_sampler_kwargs or {"rank": 0, "num_replicas": 1}
@@ -85,7 +82,7 @@ class DataModule(LightningDataModule):
         return {"rank": shard["rank"], "world_size": shard["num_replicas"], "device": device}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the training loader, which Lightning writes to checkpoints."""
+        """Return the state, with the position, of the training loader, which Lightning writes to checkpoints."""
         return {"train": self.loaders["train"].state_dict()} if "train" in self.loaders else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -94,7 +91,7 @@ class DataModule(LightningDataModule):
 
     def teardown(self, stage: str) -> None:
         """End the threads and processes of the loaders; they keep their positions and can be iterated over again."""
-        # A state that is still here comes from a checkpoint that was loaded for a test rather than for training.
+        # A state that no training loader has taken is from a checkpoint that was loaded for a test; forget it.
         self._to_load = None
         for loader in self.loaders.values():
             loader.close()

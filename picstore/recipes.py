@@ -27,7 +27,7 @@ Transforms: TypeAlias = list[Any]
 
 IMAGENET_MEAN: Channels = (0.485, 0.456, 0.406)
 IMAGENET_STD: Channels = (0.229, 0.224, 0.225)
-# Mean and standard deviation, by channel, of the images on which CLIP was trained.
+# Mean and standard deviation of red, green and blue, in [0, 1], by which CLIP normalizes images.
 OPENAI_MEAN: Channels = (0.48145466, 0.4578275, 0.40821073)
 OPENAI_STD: Channels = (0.26862954, 0.26130258, 0.27577711)
 DETR_SIZES = tuple(range(480, 801, 32))

@@ -22,7 +22,7 @@ from picstore.arrays import F64, I64, U64
 
 Words: TypeAlias = "int | U64"
 
-# Uses of random numbers; the first word of a key is the number of its use.
+# Uses of random numbers. The first word of a key is one of these constants, so that each use draws other numbers.
 DEAL = 1  # Use in convert: assignment of records to streams. Use in index: order of the inputs.
 SHUFFLE = 2  # Use in shuffle: order of the records in a file, and file of each record.
 PLAN = 3  # Use in a loader: order of containers, and order of the records in a container.
@@ -33,13 +33,13 @@ SPLIT = 7  # Use in split: part of the split in which each record is.
 WEIGHT = 8  # Use in a loader: records whose fractional number of repeats is rounded up in an epoch.
 BUCKET = 9  # Use in a loader with buckets: division of each bucket's samples into batches.
 
-# Number of random numbers to draw at a time, few enough for the CPU's cache; drawing 10**7 at a time takes five times
-# as long.
+# Random numbers for a permutation are drawn in chunks of this many, which fit into the CPU's cache: 10**7 numbers drawn
+# at once take five times as long.
 _IN_CACHE = 1 << 14
 # Length from which ``stable_argsort`` packs indices into the values, because this is faster only for long arrays.
 _LONG = 512
 _MASK = (1 << 64) - 1
-# Constants of SplitMix64, which kernels use too.
+# Constants of the random generator SplitMix64; kernels in other modules use them too.
 GOLDEN, MIX1, MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
@@ -95,7 +95,7 @@ def below(k: Words, counters: npt.ArrayLike, limit: int) -> I64:
 
 
 def permutation(k: int, n: int) -> I64:
-    """Draw a permutation of the integers 0 … n − 1: counters sorted by random bits, equal bits by counter."""
+    """Draw a permutation of the integers 0 … n − 1 by sorting them by :func:`bits` of the key ``k`` (stable sort)."""
     drawn = np.empty(n, dtype=np.uint64)
     for start in range(0, n, _IN_CACHE):
         drawn[start : start + _IN_CACHE] = bits(k, np.arange(start, min(n, start + _IN_CACHE), dtype=np.uint64))
@@ -103,7 +103,7 @@ def permutation(k: int, n: int) -> I64:
 
 
 def permutations(k: U64, counts: I64) -> list[I64]:
-    """Draw a :func:`permutation` for each key and its count, all of them in one NumPy operation."""
+    """Draw a :func:`permutation` of ``counts[i]`` integers with key ``k[i]`` for each i, sorting all in one call."""
     ends = np.cumsum(counts)
     owner = np.repeat(np.arange(len(counts)), counts)
     counters = np.arange(len(owner)) - (ends - counts)[owner]
@@ -115,7 +115,7 @@ def stable_argsort(values: U64) -> I64:
     """Return ``np.argsort(values, kind="stable")``; long arrays of random bits take an eighth of NumPy's time.
 
     NumPy uses SIMD to sort numbers, but not for a stable argsort. Therefore the low bits of each number are replaced by
-    its index and the results sorted; then the few numbers with equal high bits are sorted again.
+    its index, and these numbers are sorted; then the few indices whose numbers have equal high bits are sorted again.
     """
     n = len(values)
     if n < _LONG:

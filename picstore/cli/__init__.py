@@ -78,10 +78,10 @@ def _terminate(*_: object) -> None:
 
 
 def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
-    """Send a signal again if Python discarded the exception that its handler raised; report other errors as usual.
+    """Send SIGTERM or SIGINT again if Python discarded the exception of its handler; report other errors as usual.
 
-    Python discards an exception that is raised in some callbacks, such as those that clean up import locks, and calls
-    this hook with it.
+    Python calls this hook, ``sys.unraisablehook``, with each exception that it discards because it is raised in a
+    callback of Python's own, such as one that cleans up import locks.
     """
     if ignored.exc_type not in (_Terminated, KeyboardInterrupt):
         sys.__unraisablehook__(ignored)
@@ -94,19 +94,16 @@ def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
         if frame is None:
             signal.raise_signal(number)
         else:
-            # This hook has not ended yet, as may happen on a busy machine; wait longer, because Python ignores
-            # exceptions in it.
+            # ``_signal_again`` still runs, as may happen on a busy machine. Wait another 0.01 s, because Python would
+            # ignore an exception that a signal's handler raises in this hook.
             signal.setitimer(signal.ITIMER_REAL, 0.01)
 
     signal.signal(signal.SIGALRM, send)
-    signal.setitimer(signal.ITIMER_REAL, 0.01)  # The timer calls ``send`` after 0.01 s, when the callback has ended.
+    signal.setitimer(signal.ITIMER_REAL, 0.01)  # SIGALRM calls ``send`` in 0.01 s, after Python's callback has ended.
 
 
 def _hint() -> str:
-    """Return the end of the message on an interruption, which says how to continue the verb.
-
-    The result is empty if the verb cannot continue.
-    """
+    """Return the end of the message after an interruption: how to continue the verb, or "" if it cannot continue."""
     return "; continue with the same command and --resume" if sys.argv[1:2] in (["convert"], ["index"]) else ""
 
 
@@ -115,7 +112,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminate)
     sys.unraisablehook = _signal_again
     try:
-        # Without standalone mode, click's main returns the code that was passed to Context.exit.
+        # Without standalone mode, click does not exit, but returns the code that a command passed to ``Context.exit``.
         code = program.main(prog_name="picstore", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:

@@ -15,9 +15,9 @@ from picstore.errors import UsageError
 from picstore.results import AuditedDataset, AuditResult
 from picstore.train.audited import UNKNOWN, Audit
 
-# Largest number of result rows to keep in memory, of about 1 kB each; rows for a CSV file are not kept.
+# Largest number of result rows, of about 1 kB each, to return in memory; rows that go to a CSV file are not limited.
 _MOST_ROWS = 1_000_000
-_CHUNK = 1 << 14  # Number of records for which to read the paths at a time.
+_CHUNK = 1 << 14  # Number of rows to make at a time, for which the records' paths are read together.
 
 Rows = Iterator[dict[str, Any]]
 
@@ -89,7 +89,8 @@ def answer(
 def _parse_steps(text: str | None, last: int) -> tuple[int, int]:
     """Parse ``A:B``, ``A:``, ``:B`` or ``A``; return the first step, and the step after the last step.
 
-    Raise UsageError if the text has another form, or a step is not below ``last``, the number of the state's steps.
+    None stands for all steps. Raise UsageError if the text has another form, or names a step from ``last`` on, which is
+    the number of steps before the state.
     """
     begin, colon, end = (text if text is not None else ":").partition(":")
     numbers = [each.strip() for each in (begin, end)]

@@ -26,7 +26,8 @@ from picstore.cli.print_result import print_result
 from picstore.errors import TooManyFailures
 from picstore.verbs import common_arguments
 
-# Names in the usage line of parameters that are positional arguments of a command; all other parameters are options.
+# Parameters of verbs that are positional arguments of the command, and their names in its usage line. All other
+# parameters are options.
 _ARGUMENTS = {
     "checkpoint": "STATE",
     "source": "SRC",
@@ -35,7 +36,7 @@ _ARGUMENTS = {
     "out": "DST",
     "shards": "SHARD",
 }
-# Names of options, by parameter, for parameters whose option has another name or several names.
+# Names of the option of a parameter, if not only ``--`` and the parameter's name.
 _NAMES = {"kind": ["--source"], "maps": ["--map"], "color": ["--color", "--colour"]}
 # Placeholders for an option's value in the help text, each with the parameters that have it.
 _METAVARS = {
@@ -92,9 +93,9 @@ def load_verb(verb: str) -> Callable[..., Any]:
 
 
 def _functions(verb: str) -> list[Callable[..., Any]]:
-    """Return the functions whose parameters the command of a verb has.
+    """Return the functions whose parameters are those of a verb's command, which calls the first of these functions.
 
-    The command calls the first of these functions.
+    The second function, if any, is the verb's, to which the first passes its ``**options``.
     """
     own = getattr(command_functions, verb, None)
     if own is None:
@@ -134,10 +135,7 @@ def _printing(function: Callable[..., Any], verb: str, *, shows_progress: bool) 
 
 
 def _argument(parameter: Parameter, parameters: Mapping[str, Parameter]) -> str | None:
-    """Return the name of a positional parameter in the usage line and help texts.
-
-    Return None if the parameter is an option.
-    """
+    """Return a parameter's name in the usage line and help texts if it is positional; None if it is an option."""
     name = _ARGUMENTS.get(parameter.name)
     return "OUT" if name == "DST" and "dataset" in parameters else name
 
@@ -201,7 +199,7 @@ def _fractions(text: str) -> tuple[float, ...]:
 
 
 def _text(functions: Sequence[Callable[..., Any]], argument: str = "") -> str:
-    """Return the first description of an argument, or for "" of the function itself, in the functions' docstrings."""
+    """Return an argument's description from the first docstring that has one; "" as argument means the function."""
     text = next((found for each in functions if (found := _texts(each).get(argument))), "")
     other = _OTHER_VERB.search(text)
     return text if other is None else _text([load_verb(other[1])], argument)
@@ -218,7 +216,10 @@ def _texts(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def _for_shell(text: str, names: Mapping[str, str]) -> str:
-    """Replace words for Python in a docstring's text by words for the shell; ``names`` maps parameters to options."""
+    """Replace Python's names in a docstring's text by the shell's, such as ``max_errors`` by ``--max-errors``.
+
+    ``names`` maps each parameter to the name of its option or positional argument.
+    """
     text = re.sub(r":func:`picstore\.(\w+)`", r"`picstore \1`", text)
 
     def plain(found: re.Match[str]) -> str:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 _MOST_REASONS = 8
 _MOST_FORMATS = 10
-# Largest number of groups of near-duplicates to print, and largest number of near-duplicates to print of a group.
+# Largest number of groups of near-duplicates to print, and of near-duplicates to print in each group.
 _MOST_DUPLICATES = 20
 _MOST_CLASSES = 4
-# Print the advice to copy a dataset if an epoch would read less than this fraction of the bytes from a shuffled copy.
+# ``info`` advises a shuffled copy if an epoch would read less than this fraction of the present bytes from it.
 _WORTH_COPYING = 0.8
 
 
@@ -76,7 +76,7 @@ def _outcome(outcome: dict[str, int]) -> str:
 
 
 def format_lines(formats: Iterable[results.FormatCount]) -> list[str]:
-    """Format a conversion's counts: one line for each of the most frequent input formats, one for all other formats."""
+    """Format the counts of a conversion's inputs: a line for each of the 10 most frequent formats, one for the rest."""
     rows = [(each.format, each.inputs, each.lossless, each.source_bytes, each.jpeg_bytes) for each in formats]
     rest = rows[_MOST_FORMATS:]
     if len(rest) > 1:
@@ -263,7 +263,7 @@ def _bench(report: Report) -> Iterator[str]:
     yield report.verdict
 
 
-# Functions that format results, by name of the result class, so that classes of other verbs need not be imported.
+# Functions that format results, by name of the result's class; names, because importing the classes takes time.
 _LINES: dict[str, Callable[[Any], Iterator[str]]] = {
     "AuditResult": _audit,
     "ConvertResult": _conversion,

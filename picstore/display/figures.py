@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Figure
 
 _CELL = 1.9  # Width of a tile's cell in inches.
-_TALLEST = 1.1  # Largest ratio of the height of a tile's cell to its width.
+_TALLEST = 1.1  # Largest ratio of height to width of a tile's cell; a taller image is made smaller.
 _TITLE = 0.25  # Height of the title above a row of tiles, in inches.
 _MARGIN = 0.1  # Margin around a tile, in inches.
 _MAX_TITLE = 28  # Largest number of characters of a tile's title.
@@ -32,7 +32,7 @@ _TITLES = {"width": "width, pixels", "height": "height, pixels", "bytes": "bytes
 _QUALITY_COLORS = {"420": "#1f6fb4", "444": "#c8553d", "422": "#3f8f4f"}
 _SVG_SETTINGS: Any = {
     "svg.fonttype": "none",  # Write text as text rather than as outlines of letters.
-    "svg.hashsalt": "picstore",  # Fix the ids in SVG files, so that equal figures are equal files.
+    "svg.hashsalt": "picstore",  # Replace random ids in SVG files by fixed ids, so that equal figures are equal files.
     "font.size": 9,
     "axes.grid": True,
     "grid.color": "#dddddd",
@@ -46,7 +46,7 @@ class Tile:
     Attributes:
         pixels: uint8 (h, w, 3), at full or reduced size.
         title: text to print above the image.
-        size: width and height of the full-size image, whose pixels are the unit of the coordinates; by default those of
+        size: width and height of the full-size image, in whose pixels all coordinates are; by default those of
             ``pixels``.
         boxes: left, top, right and bottom of boxes, float64 (k, 4).
         names: names of the k boxes, or an empty sequence.
@@ -66,7 +66,7 @@ class Tile:
 
 
 def draw_tiles(tiles: Sequence[Tile], *, columns: int = 4, rows: Sequence[str] = ()) -> Figure:
-    """Draw images in a grid of ``columns``; ``rows`` are names to write to the left of the grid's rows."""
+    """Draw tiles in a grid with ``columns`` tiles in a row; write the names ``rows`` to the left of the grid's rows."""
     columns = max(1, min(columns, len(tiles)))
     listed = [tiles[k : k + columns] for k in range(0, len(tiles), columns)]
     heights = [max(min(_ratio(tile), _TALLEST) for tile in row) * _CELL for row in listed]
@@ -149,7 +149,7 @@ def draw_qualities(rows: Sequence[dict[str, Any]], *, title: str) -> bytes:
 
 
 def shorten(text: str, limit: int = _MAX_TITLE) -> str:
-    """Shorten text to ``limit`` characters, and replace control characters and line ends by "·"."""
+    """Shorten text to ``limit`` characters, and replace unprintable characters, such as line ends, by "·"."""
     visible = "".join(each if each.isprintable() else "·" for each in text)
     return visible if len(visible) <= limit else visible[: limit - 1] + "…"
 
@@ -172,7 +172,7 @@ def _make_figure(width: float, height: float, **options: Any) -> Figure:
 
 
 def _ratio(tile: Tile) -> float:
-    """Return the ratio of height to width of a tile's image."""
+    """Return the height of a tile's image divided by its width."""
     width, height = tile.size or (tile.pixels.shape[1], tile.pixels.shape[0])
     return height / width
 

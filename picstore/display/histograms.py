@@ -13,11 +13,11 @@ import numpy as np
 from picstore.arrays import F64, Array, Bools
 
 _BINS = 40
-# Bins are evenly spaced on a logarithmic scale if the largest value is at least this many times the smallest value.
+# Ratio of the largest to the smallest value from which bins are evenly spaced on a logarithmic scale, else linearly.
 _WIDE = 12.0
 # Names of the columns that ``summarize`` counts.
 SUMMARIZED = ("label", "width", "height", "bytes")
-_MAX_VALUES = 200  # Largest number of distinct values of a column to list, the most frequent values first.
+_MAX_VALUES = 200  # Largest number of distinct values that a histogram lists: the most frequent ones.
 _TITLES = {"label": "images by class", "width": "by width", "height": "by height", "bytes": "by bytes of the JPEG"}
 _CLASSES = 12  # Largest number of classes to print.
 _WIDEST = 60  # Largest width of a bar, in characters.
@@ -54,8 +54,8 @@ class Binned:
 
     Attributes:
         numbers: index of each record's bin, integers (n,); −1 if the record has no bin.
-        shown: indices of the bins that the histogram lists, in its order.
-        empty: the histogram without its counts.
+        shown: indices of the bins that a histogram lists, in the order of the list.
+        empty: histogram with the bins' edges or values, but without counts.
     """
 
     numbers: Array
@@ -63,15 +63,15 @@ class Binned:
     empty: Histogram
 
     def spread(self, marks: Bools) -> Binned:
-        """Return bins of ``len(marks)`` records: the i-th marked record is in bin ``numbers[i]``, others in no bin."""
+        """Return the bins of all ``len(marks)`` records, given that these are the bins of only the marked records."""
         numbers = np.full(len(marks), -1, self.numbers.dtype)
         numbers[marks] = self.numbers
         return replace(self, numbers=numbers)
 
     def count(self, positions: Array | None = None, whole: Histogram | None = None) -> Histogram:
-        """Count the records at ``positions``, by default all.
+        """Return the histogram of the records at ``positions``, by default of all records.
 
-        Copy ``totals`` from ``whole``, the histogram of all records.
+        Its ``totals`` are those of ``whole``, the histogram of all records; without ``whole``, they are its counts.
         """
         chosen = self.numbers if positions is None else self.numbers[positions]
         size = int(self.shown.max(initial=-1)) + 1
@@ -106,7 +106,10 @@ def bin_edges(values: Array, bins: int = _BINS) -> F64:
 
 
 def _by_value(name: str, values: Array, names: Sequence[str]) -> Binned:
-    """Return a bin for each distinct value; the histogram lists only the most frequent values, by descending count."""
+    """Divide a column into a bin for each distinct value, of which a histogram lists only the most frequent ones.
+
+    ``values`` are indices in ``names``; a value that has no name there is listed without a name.
+    """
     distinct, numbers, counts = np.unique(values, return_inverse=True, return_counts=True)
     order, counted = _most_frequent(name, distinct, counts, names)
     smallest = np.int16 if len(distinct) < 1 << 15 else np.int32
@@ -114,7 +117,7 @@ def _by_value(name: str, values: Array, names: Sequence[str]) -> Binned:
 
 
 def _most_frequent(name: str, distinct: Array, counts: Array, names: Sequence[str]) -> tuple[Array, Histogram]:
-    """Return the indices of the most frequent of the values ``distinct``, and the histogram of these values."""
+    """Return the indices in ``distinct`` of the most frequent values, by descending count, and their histogram."""
     order = np.argsort(-counts, kind="stable")[:_MAX_VALUES]
     codes = distinct[order].tolist()
     listed = tuple(names[code] if 0 <= code < len(names) else "" for code in codes)
@@ -159,7 +162,7 @@ def histogram_lines(histograms: Mapping[str, Mapping[str, Any]], *, containers: 
 
 
 def sample_note(counted: int, containers: int) -> str:
-    """Return a note that only ``counted`` of ``containers`` containers were counted, or an empty string if all were."""
+    """Return a note that the records of only ``counted`` of ``containers`` containers were counted; "" if of all."""
     return "" if counted == containers else f", in a sample of {counted:,} of {containers:,} containers"
 
 

@@ -13,7 +13,7 @@ from picstore.arrays import U8
 
 _SIDE = 96  # Longer side of a thumbnail, in pixels.
 _CELL = "padding: 2px 12px 2px 0; text-align: left; vertical-align: top"
-_MAX_TEXT = 300  # Largest number of characters of a fact's value.
+_MAX_TEXT = 300  # Number of characters to which names, values and captions are shortened.
 
 
 def format_facts(title: str, facts: Mapping[str, object], thumbnails: Iterable[tuple[U8, str]] = ()) -> str:

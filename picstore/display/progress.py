@@ -19,7 +19,7 @@ from picstore.errors import counted
 from picstore.results import ProgressReport
 
 INTERVAL = 60.0  # Seconds between two lines of progress.
-CALLBACK_INTERVAL = 0.1  # Smallest number of seconds between two calls of the user's function within a stage.
+CALLBACK_INTERVAL = 0.1  # Smallest number of seconds between two calls of the ``progress`` function within a stage.
 
 
 # Function to call with the number of items that were completed since the previous call.
@@ -142,7 +142,8 @@ class Bar(Silence):
         self._progress.update(self._task, description=f"{self._verb}: {stage}")
 
     def set_total(self, total: int, done: int) -> None:
-        # The bar starts only now, because the compilation of kernels, which comes first, shows a bar of its own.
+        # Start the bar only once a stage has a number of items, because the compilation of kernels, which comes before,
+        # shows a bar of its own.
         self._progress.start()
         self._progress.update(self._task, total=total, completed=done)
 
@@ -169,8 +170,8 @@ class Meter:
         self._verb, self._clock = verb, clock
         self._began = clock()
         self._stage = ""
-        self._since = self._began  # Time when the stage began, in seconds of the clock.
-        self._done = self._earlier = 0  # Number of the stage's items that are done by all runs, and by earlier runs.
+        self._since = self._began  # Time from which the stage's items are counted, in seconds of the clock.
+        self._done = self._earlier = 0  # Items of the stage that are done: by all runs; by earlier, interrupted runs.
         self._total: int | None = None
 
     def begin_stage(self, stage: str) -> None:
@@ -211,7 +212,7 @@ class Callback(Silence):
     """
 
     def __init__(self, verb: str, function: Callable[[ProgressReport], object]) -> None:
-        super().__init__()  # No remarks, because the verb's result includes them.
+        super().__init__()  # Show no remarks, because a Python caller finds them in the verb's result.
         self._meter, self._function = Meter(verb), function
         self._last = 0.0
 
@@ -253,7 +254,7 @@ class Lines(Silence):
         super().__init__(remarks=True)
         self._meter = Meter(verb, clock=clock)
         self._as_json, self._interval = as_json, INTERVAL if interval is None else interval
-        self._lock = threading.Lock()  # Lock that guards the meter.
+        self._lock = threading.Lock()  # Guards ``_meter``, which the verb changes and the thread of lines reads.
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True)
 
@@ -272,7 +273,7 @@ class Lines(Silence):
 
     def _print(self) -> None:
         report = self._meter.report()
-        # Printing fails if stderr is a closed pipe or a file on a full disk, but the verb must continue.
+        # Ignore errors, as of a closed pipe or a file on a full disk, because the verb must continue.
         with suppress(OSError):
             say(ascii_json(report.to_json()) if self._as_json else _line(report))
 
@@ -292,7 +293,7 @@ class Lines(Silence):
 
 
 def _line(report: ProgressReport) -> str:
-    """Format a report as in ``picstore convert: rows, 120,000 of 1,281,000 images, 812 images/s, 24 min left``."""
+    """Format a report: ``picstore convert: rows, 120,000 of 1,281,000 images, 812 images/s, 24 min left``."""
     parts = [report.stage]
     if report.total is not None:
         parts.append(f"{report.done:,} of {counted(report.total, 'image')}")

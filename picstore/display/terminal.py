@@ -13,7 +13,7 @@ def say(text: str) -> None:
 
 
 def ascii_json(value: Any) -> str:
-    """Serialize a value as one line of JSON that consists of printable ASCII characters."""
+    """Serialize a value as JSON on one line, with escapes for all characters that are not printable ASCII."""
     return json.dumps(value).replace("\x7f", "\\u007f")
 
 

@@ -93,7 +93,7 @@ def audit(
 
 
 _SELECTION: dict[str, Any] = {"where": None, "split": None, "part": None, "split_seed": 0, "split_by": None}
-# Options of the training run's Loader that ``audit`` takes as arguments, with the arguments' defaults.
+# Arguments of ``audit`` that repeat options of the training run's Loader, with their defaults.
 _OPTIONS: dict[str, Any] = {
     **dict.fromkeys(("weights", "balance", "batch_size", "global_batch_size", "drop_last")),
     "repeat": 1,
@@ -114,7 +114,7 @@ def _audit(state: dict[str, Any], dataset: Any, options: dict[str, Any]) -> Audi
     from picstore.train.audited import Audit
     from picstore.train.orders_of_states import order_of_loader, order_of_state
 
-    # Importing Loader's module takes 1 s, so it is not imported here; if it is not loaded, ``dataset`` is not a Loader.
+    # Look for Loader's module without importing it, which takes 1 s: unless it is loaded, ``dataset`` is not a Loader.
     core = sys.modules.get("picstore.train.core")
     if core is not None and isinstance(dataset, core.BatchLoader):
         _refuse(options, f"the {type(dataset).__name__} has its own")
@@ -142,7 +142,7 @@ def _audit_mux(state: dict[str, Any], dataset: Any, root: Where | None) -> Audit
     names, schedule, per_rank = state["datasets"], None, True
     entries: list[tuple[Any, str | None, Any]] = [(each, None, root) for each in given]
     if len(given) == 1 and not isinstance(given[0], Dataset) and Path(str(given[0])).is_file():
-        # This module is imported only here, because it imports torch.
+        # Imported only for a mux's configuration, because this module imports torch.
         from picstore.train.mux_config import make_schedule, read_config
 
         config = read_config(given[0])

@@ -24,7 +24,7 @@ from picstore.storage.location.resolve import Where, locate
 from picstore.storage.sizes import parse_size
 from picstore.verbs.common_arguments import given_arguments
 
-# Names of the arguments of ``convert`` and ``index`` that say how to read the source.
+# Arguments of ``convert`` and ``index`` that are passed to ``open_source``, because they say how to read the source.
 _SOURCE = (
     *("kind", "root", "synsets", "annotations", "image_field", "label_field"),
     *("split", "targets", "hidden", "classes"),

@@ -62,7 +62,7 @@ def describe(dataset: Dataset, display: Display) -> InfoResult:
 
 
 def _histograms(counts: RecordCounts, indexes: Sequence[Table], dataset: Dataset) -> dict[str, Any]:
-    """Build the histogram of all records' classes, and the histograms of sampled records' width, height and bytes.
+    """Build the histogram of all records' classes, and histograms of width, height and bytes from the sampled tables.
 
     Each histogram states how many ``records`` it counts, and in how many ``containers`` they are stored.
     """
@@ -98,7 +98,7 @@ def _count_labels(dataset: Dataset, indexes: Sequence[Table], display: Display) 
 
 
 def _reading(dataset: Dataset) -> dict[str, Any]:
-    """Return the number of bytes that an epoch reads from this dataset, and an estimate of it for a shuffled copy."""
+    """Return the number of bytes that an epoch reads, and an estimate of this number for a shuffled copy, by name."""
     size, counts = dataset.rows["size"].astype(int), dataset.live.counts
     copied = size * counts / dataset.rows["records"].clip(1)
     return {"read_bytes": int(size[counts > 0].sum()), "copy_bytes": int(copied.sum())}

@@ -15,8 +15,7 @@ from picstore.results import DeleteResult
 if TYPE_CHECKING:
     from picstore.storage.location.resolve import Where
 
-# Largest number of attempts to save the deletion, each of which fails if another process has edited the dataset
-# meanwhile.
+# Largest number of attempts to save the deletion; an attempt fails if another process edits the dataset meanwhile.
 _MAX_ATTEMPTS = 100
 _MAX_FILE = 1 << 30  # Largest size of a file of ids in bytes, enough for a hundred million ids.
 _MAX_ID = (1 << 63) - 1
@@ -50,7 +49,7 @@ def delete(dataset: Where, ids: Iterable[int] | str | os.PathLike[str], *, root:
         raise UsageError(f"{wrong[0]!r} is not an id; give integers from 0 to 2**63 - 1")
     for _ in range(_MAX_ATTEMPTS):
         before = Dataset(dataset, root=root)
-        # If another process has edited the dataset meanwhile, try again: an edit does not change ids.
+        # On a Conflict with another process's edit, try again with the new version: an edit does not change ids.
         with contextlib.suppress(Conflict):
             after = before.without(chosen).save()
             deleted = len(before) - len(after)

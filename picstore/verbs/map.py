@@ -142,7 +142,7 @@ def map(  # noqa: A001 - the name of the public function
 
 
 def _name(function: Any) -> str:
-    """Return the name by which a resumed run recognizes the function of the interrupted run."""
+    """Return a function's module and name, by which a resumed run checks that it has the interrupted run's function."""
     named = function if hasattr(function, "__qualname__") else getattr(function, "func", type(function))
     return f"{named.__module__}.{named.__qualname__}"
 
@@ -156,7 +156,7 @@ def _check_function(function: Any, engine: str) -> None:
     remedy = 'define it in a module of its own, or give engine="threads"'
     try:
         pickled = pickle.dumps(function)
-    except Exception as error:  # Pickle, and an object's ``__reduce__``, may raise any exception.
+    except Exception as error:  # An object's ``__reduce__``, which pickle calls, may raise any exception.
         raise UsageError(f"a process cannot have the function: {error}; {remedy}") from error
     if b"__main__" in pickled:
         raise UsageError(f"processes do not import your main module, which defines {function!r}; {remedy}")

@@ -87,7 +87,7 @@ def open_page(
     if recipe is not None:
         from picstore.viewer.drawn import Recipe
 
-        # Reject a recipe that cannot be used before the page is opened.
+        # Raise the errors of a wrong recipe now, before the page is opened, rather than in the first request for it.
         Recipe.find(recipe)
     if isinstance(state, (str, os.PathLike)):
         from picstore.train.saved_states import read_states

@@ -62,7 +62,7 @@ def compile_on_first_use() -> None:
     from picstore.prepare.convert.kernel_warmup import encoder_kernels
 
     if importlib.util.find_spec("torch") is not None and not all(map(is_cached, encoder_kernels())):
-        # Imported only with torch, because importing any part of picstore.train without torch raises an error.
+        # Import this module only if torch is installed, without which importing any part of picstore.train fails.
         from picstore.train.cpu.needed_kernels import standard_kernels
 
         compile_ahead(_kernels_of_convert() + standard_kernels())
