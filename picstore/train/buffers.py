@@ -173,7 +173,7 @@ class BufferPool:
                 block = self._free.pop(smallest)
             else:
                 if self._free:
-                    self._free.pop()  # Free the largest block, which is too small.
+                    self._free.pop()  # Free the largest block, which is too small; a new block takes its place.
                 block = self._allocate(-(-size // _GRANULE) * _GRANULE)
         # Every view keeps this array alive: once the last view is deleted, so is the array, and the block is free.
         borrowed = block[:size]
@@ -235,7 +235,7 @@ class SharedArray:
 
 
 def share_array(start: int, array: Array) -> SharedArray:
-    """Describe an array that lies in the block at address ``start``."""
+    """Return the description of an array that lies in the block of memory at address ``start``."""
     return SharedArray(array.ctypes.data - start, array.shape, array.strides, array.dtype.str)
 
 

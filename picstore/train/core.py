@@ -376,7 +376,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
 
 
 def _count_classes(sources: Sequence[TrainingSource]) -> int:
-    """Return the largest label that has a name, plus 1; 0 if a source has no names."""
+    """Return the number of classes: the largest label that has a name, plus 1; 0 if a source has no class names."""
     names = [source.class_names for source in sources]
     return 1 + max(map(max, names)) if all(names) else 0
 
@@ -410,7 +410,7 @@ def default_processes(threads: int | None, environment: Mapping[str, str] = os.e
     Python's lock limits each process. On 16 cores, one process for every four cores was fastest, with and without a
     GPU.
     """
-    ranks = environment.get("LOCAL_WORLD_SIZE", "")  # torchrun sets this variable.
+    ranks = environment.get("LOCAL_WORLD_SIZE", "")  # number of ranks on this machine, set by torchrun
     cores = count_cores() // max(1, int(ranks) if ranks.isdecimal() else 1)
     own = min(cores, cores if threads is None else threads)
     return max(1, min(own // CORES_OF_A_PROCESS, MOST_PROCESSES))

@@ -279,6 +279,6 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
 
 
 def _steps_of(group: ViewGroup) -> str:
-    """Return the names of a group's transforms, as text."""
+    """Return the names of the transforms of a group of views, as one string."""
     names = ", ".join(name_of(each) for each in (*group.geometry, *group.color)) or "none"
     return names if group.count == 1 else f"{names}; {group.count} views"

@@ -230,7 +230,7 @@ def check_main_guard() -> None:
     """
     main = sys.modules.get("__main__")
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
-    package = spec is not None and spec.name.endswith("__main__")  # Workers import no package's __main__.
+    package = spec is not None and spec.name.endswith("__main__")  # Workers do not import a package's ``__main__``.
     if get_spawning_popen() is None or path is None or package or sys.flags.interactive:
         return
     try:

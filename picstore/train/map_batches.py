@@ -96,7 +96,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class PartValues:
-    """Ids and values of the records in a part of a run, and the records without a value.
+    """Ids and values of the records in a part of a map, and the records without a value.
 
     ``form`` is None if no record has a value.
     """

@@ -38,10 +38,10 @@ from picstore.train.map_batches import (
 )
 from picstore.train.transforms.arguments import name_of
 
-MAPPING = "mapping"  # subfolder of a dataset's folder, for the files of unfinished runs
-# A part of a run has at least this many batches, so that the part's last batch, which is smaller, costs little.
+MAPPING = "mapping"  # subfolder of a dataset's folder, for the files of unfinished maps
+# A part of a map has at least this many batches, so that the part's last batch, which is smaller, costs little.
 _BATCHES_A_PART = 4
-# Approximate maximum number of parts of a run, because each part is a file until the run ends.
+# Approximate maximum number of parts of a map, because each part is a file until the map ends.
 _MOST_PARTS = 4096
 _MAX_PART = 1 << 32  # maximum size of a part's file in bytes
 _MAX_ATTEMPTS = 100  # number of attempts to save while other processes edit the dataset
@@ -215,7 +215,7 @@ def _expected_form(dataset: Dataset, column: str, ids: I64, done: Iterable[PartV
     if column not in dataset.columns:
         return None
     held = dataset.column(column)
-    if np.isin(held.ids, ids).all():  # The run replaces all values of the column.
+    if np.isin(held.ids, ids).all():  # All values of the old column are replaced, so the form may change.
         return None
     form = Form(TEXT) if held.ends is not None else Form(str(held.values.dtype), held.values.shape[1:])
     return form, f"the column {column!r} of other records has"

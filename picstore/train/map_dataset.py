@@ -208,7 +208,7 @@ class MapDataset(data.Dataset[Item]):
     def _make_batch(self, numbers: I64) -> Batch:
         """Make a batch of the records ``numbers``; raise Damage if a record is damaged or cannot be decoded."""
         containers, within = self.dataset.live.find(numbers)
-        # Placeholder for ``Samples.lane`` and ``Samples.end``, which only loaders use.
+        # Placeholder for the fields ``lane`` and ``end`` of ``Samples``, which only loaders use.
         unused = np.zeros(len(numbers), dtype=np.int64)
         samples = Samples(containers, within, unused, unused)
         request = [SourceRequest(0, self._find_epoch(), samples, np.arange(len(numbers)))]

@@ -15,7 +15,7 @@ from picstore.train.batching.host_batch import HostBatch
 
 logger = logging.getLogger("picstore")
 
-# End of an error's message, after the problem of a record.
+# End of the error's message for a damaged record that cannot be replaced.
 NO_REPLACEMENT = ", and its batch holds no sound record to replace it"
 
 

@@ -279,7 +279,7 @@ def _enter(
     records: BatchRecords, found: Sequence[Container], picks: I64, *, source: TrainingSource, max_pixels: int
 ) -> int:
     """Fill slots with the records ``picks`` of ``enter_records``; return the number of images with too many pixels."""
-    from picstore.train.batching.batch_kernels import enter_records  # The module imports numba.
+    from picstore.train.batching.batch_kernels import enter_records  # imported late, because it imports numba
 
     number_of, _, slots = picks
     places = np.array([container.place() for container in found], np.uint64)

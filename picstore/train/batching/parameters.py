@@ -105,7 +105,7 @@ def draw_crops(
     source: TrainingSource, group: ViewGroup, epoch: int, ids: I64, sizes: I64, *, copies: I64 | int = 0
 ) -> tuple[Geometry, BatchRandom] | None:
     """Compute the result of :func:`draw_geometry` by kernels; return None if an image has no pixels."""
-    from picstore.train.batching.batch_kernels import draw_numbers, place_crops  # The module imports numba.
+    from picstore.train.batching.batch_kernels import draw_numbers, place_crops  # imports numba
 
     ids, views, images = _tile_views(source, group, ids, sizes, copies)
     crop, *flips = cast("tuple[Any, ...]", group.geometry)

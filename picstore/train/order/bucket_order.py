@@ -40,7 +40,7 @@ class BucketOrder:
     uuid: str = ""  # identifier of the dataset and its selection
     counts: tuple[int, ...] = field(init=False)  # number of records in each bucket
     batches: int = field(init=False)  # number of batches in an epoch
-    digest: str = field(init=False)  # hash of buckets and global batches
+    digest: str = field(init=False)  # hash of the records' buckets and of the batches' sizes, for comparing states
     rank_shares: RankShares = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class BucketOrder:
 
     @property
     def samples_of_rank(self) -> int:
-        """A rank's samples in an epoch, incomplete batches included: all samples / world size, rounded up."""
+        """A rank's number of samples in an epoch, incomplete batches included: all samples / world size, rounded up."""
         return -(-len(self.table.buckets) // self.world_size)
 
     def with_lanes(self, lanes: int) -> BucketOrder:

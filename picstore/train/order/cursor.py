@@ -63,9 +63,9 @@ class EpochCursor:
         self._offset: int | None = 0
         self._shared = SharedIntegers((_MAX_WORKERS, 2))  # epoch and batch of each worker
         self._epoch = self._batch = 0
-        # Position that this process most recently gave to worker 0 in the shared memory.
+        # Position that this process most recently gave to worker 0 in the shared memory; worker 0 changes it there.
         self._published = [0, 0]
-        # Worker, or process that is not a worker, whose position is in ``_epoch`` and ``_batch``.
+        # Worker of a DataLoader whose position ``_epoch`` and ``_batch`` are; ``Worker()`` in any other process.
         self._owner = Worker()
         self.move_to(0, 0)
 
@@ -106,7 +106,7 @@ class EpochCursor:
     def follow_epoch(self, number: int) -> None:
         """Make the next iteration begin with epoch ``number``, in the caller's count of epochs.
 
-        The first call after a state was loaded changes no position: it tells that ``number`` is the state's epoch.
+        The first call after a state was loaded changes no position: ``number`` is the caller's number of that epoch.
         """
         (number,) = check_position(epoch=number)
         if self._offset is None:

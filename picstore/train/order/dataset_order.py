@@ -37,7 +37,7 @@ class DatasetOrder:
 
     @property
     def samples_of_rank(self) -> int:
-        """A rank's samples in an epoch, an incomplete batch included: all samples / world size, rounded up."""
+        """A rank's number of samples in an epoch, incomplete batches included: all samples / world size, rounded up."""
         return self.shard.samples_of_rank
 
     def stage(self, epoch: int) -> int:

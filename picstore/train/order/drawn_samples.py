@@ -211,7 +211,7 @@ class _SteppedSamples:
             begin = end
 
     def _deal(self, steps: I64) -> tuple[Table, I64]:
-        """Return all samples of ``steps``, with ``position`` still 0, and each sample's index through all epochs."""
+        """Return rows of DRAWN for the samples of ``steps``, ``position`` still 0, and their indices in all epochs."""
         windows = self._order.windows_of(steps)
         parts, numbered = [], []
         for source, (starts, stops, firsts) in enumerate(windows):

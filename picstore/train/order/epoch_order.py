@@ -79,7 +79,7 @@ class ContainerOrder:
         self._at_hand: Bools = np.zeros(parts, dtype=np.bool_)
         self._records = self.sum_parts(counts[:, None])[:, 0]
         self._part_ends = np.cumsum(self._records)
-        # Containers of the parts that are sorted now, and for each container the index after its last record.
+        # Containers of the parts that are sorted now, in order, and for each, the index after its last record.
         self._sorted = self._ends = np.zeros(0, dtype=np.int64)
 
     @property
@@ -182,7 +182,7 @@ class EpochOrder:
         return Samples(container, record, lane, end)
 
     def find(self, containers: I64, records: I64) -> I64:
-        """Return the index in the epoch of each record of ``containers``; the inverse of :meth:`locate`."""
+        """Return the index in the epoch of each record ``records[i]`` of ``containers[i]``: inverts :meth:`locate`."""
         turns = records.copy()
         if self._shuffle:
             for mine in groups_of(containers):

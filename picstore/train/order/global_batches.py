@@ -52,7 +52,7 @@ class EvenDivision:
         return usual if self.samples - usual >= least else max(0, self.samples - least)
 
     def starts(self, batches: I64) -> I64:
-        """Return :meth:`start` of each batch, from 0 to the number of batches."""
+        """Return :meth:`start` of each of ``batches``, which are indices from 0 to the number of batches."""
         starts = batches * self.size
         for batch in (self.batches - 1, self.batches):
             starts[batches == batch] = self.start(batch)
@@ -158,7 +158,7 @@ class RankShard:
 
     @property
     def samples_of_rank(self) -> int:
-        """A rank's samples in an epoch, an incomplete batch included: all samples / world size, rounded up."""
+        """A rank's number of samples in an epoch, incomplete batches included: all samples / world size, rounded up."""
         return -(-self.records // self.world_size)
 
     def samples(self, batch: int) -> I64:

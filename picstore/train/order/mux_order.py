@@ -163,7 +163,7 @@ class MuxOrder:
         return self.rank_shares.find_samples(self.rank, start, stop, records=self.records[source], first=first)
 
     def slots(self, batch: int, size: int) -> I64:
-        """Return random slots for the ``size`` samples of this rank's batch, which come source after source."""
+        """Return random slots (places in the batch) for the ``size`` samples of this rank's batch, source by source."""
         number = batch * self.world_size + self.rank
         return rng.permutation(rng.key(rng.MUX, self.seed, len(self.records), number), size)
 
@@ -197,7 +197,7 @@ class MuxOrder:
         return self.rank_shares.lanes_of(numbers, self.records[source])
 
     def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:
-        """Return :meth:`slots` of several ranks' batches, one after another."""
+        """Return the random slots of the samples of several ranks' batches, one after another, see :meth:`slots`."""
         numbers = (steps * self.world_size + ranks).astype(np.uint64)
         keys = rng.keys(rng.key(rng.MUX, self.seed, len(self.records)), numbers)
         return np.concatenate(rng.permutations(keys, sizes))

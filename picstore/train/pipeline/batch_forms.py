@@ -37,7 +37,7 @@ class BatchForm(ABC):
     reduces = True
     mapped = False
     # If a thread's share of a batch lies between these bounds, it is one task, so that all threads finish together. A
-    # task of 16 images takes 10 ms; a task of any size holds the GIL for 0.1 ms if caches are cold.
+    # task of 16 images takes 10 ms. A task of any size holds the GIL for 0.1 ms, so smaller tasks would cost more.
     task = 16, 64
 
     def load_filler(self, spec: PipelineSpec) -> Filler:
@@ -52,7 +52,7 @@ class BatchForm(ABC):
 
     @abstractmethod
     def _choose_filler(self, plans: Sequence[TransformPlan], output: OutputSpec) -> tuple[Filler, list[Any]]:
-        """Return the class that fills batches, and the kernels that it calls."""
+        """Return the class that fills batches, and the kernels that this class calls, which are compiled in advance."""
 
     @abstractmethod
     def make_maker(

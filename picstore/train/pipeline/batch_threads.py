@@ -85,7 +85,7 @@ class Pipeline:
         self._collating = threading.Lock()  # One thread at a time calls ``collate``: tokenizers are not thread-safe.
         self._filler_class: Future[Callable[..., BatchFiller]] = Future()
         self._queue: SimpleQueue[Future[HostBatch] | BaseException | None] = SimpleQueue()
-        self._free_slots = threading.Semaphore(AHEAD)  # Counts the further batches that may be queued.
+        self._free_slots = threading.Semaphore(AHEAD)  # Counts how many more batches may be queued.
         self._stop = self._started = self.drained = False
         self._pid = os.getpid()
         self._planner = threading.Thread(target=self._plan, name=f"{PREFIX}plan", daemon=True)
@@ -328,7 +328,7 @@ class SetAside:
         self._waiting[key] = _Waiting(records, samples, container)
 
     def take(self, key: EpochContainer, samples: int) -> ReadResult:
-        """Return the records set aside of a container, for ``samples`` samples; forget them after the last sample."""
+        """Return a container's records that were set aside; forget them if ``samples`` samples are the last to come."""
         waiting = self._waiting.pop(key)
         if waiting.samples > samples:
             self._waiting[key] = _Waiting(waiting.records, waiting.samples - samples, waiting.held)

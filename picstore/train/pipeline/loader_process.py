@@ -147,7 +147,7 @@ class LoaderProcess:
         self._blocks = _MappedBlocks()
         self._between_messages = False
         self.running = self._failed = False
-        self._sequences = 0  # Number of sequences that have begun.
+        self._sequences = 0  # Number of sequences that have begun, by which ``end_sequence`` knows the latest sequence.
         self._send(spec)
 
     @property
@@ -281,7 +281,7 @@ class _MappedBlocks:
     """Blocks of the child's memory mapped in this process; they stay mapped, because mapping 19 MB anew takes 1 ms."""
 
     def __init__(self) -> None:
-        self._mapped: dict[int, Mapping] = {}  # Key: number of the block.
+        self._mapped: dict[int, Mapping] = {}  # Key: serial number of the block.
         self._used: dict[int, int] = {}  # Key: serial number of a batch in use; value: that of the batch's block.
         self._freed: list[int] = []  # Serial numbers of batches of which no array is left.
         self._parted: set[int] = set()  # Serial numbers of batches whose memory ``part`` has made private.

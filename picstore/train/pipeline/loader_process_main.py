@@ -154,7 +154,7 @@ class ProcessServer:
                 ended = self._make_batches(spec, content[0])
                 with _hanging_up():
                     self._connection.send(ended)
-            elif verb == "taken":  # The other message, a late "stop", is ignored.
+            elif verb == "taken":  # The only other message, "stop" for a sequence that has ended already, is ignored.
                 self._release(*content)
 
     def _receive(self) -> Any:
@@ -173,7 +173,7 @@ class ProcessServer:
         under_way: deque[int] = deque()  # bytes of each batch that is sent and not yet taken
         try:
             pipeline.start()
-            if not gc.isenabled():  # This process starts with garbage collection disabled.
+            if not gc.isenabled():  # Garbage collection begins with the process's first sequence.
                 gc.freeze()
                 gc.enable()
             while (batch := pipeline.receive()) is not None:

@@ -262,7 +262,7 @@ class _Garbage:
         os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
-        """Set the initial state.
+        """Set the initial state: no closing thread, and no object to close.
 
         A fork calls this too, because the closing thread and other threads do not exist there.
         """
@@ -337,7 +337,7 @@ def _close_all() -> None:
     _garbage.call_all()
     for closable in _open:
         closable.close()
-    # Another thread may be closing a pipeline as garbage, or starting a thread of a pipeline that is already closed.
+    # Wait, because another thread may be closing a pipeline as garbage, or starting a thread of a closed pipeline.
     for thread in threading.enumerate():
         if thread.name.startswith(PREFIX):
             with contextlib.suppress(RuntimeError):

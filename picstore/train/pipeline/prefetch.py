@@ -88,8 +88,8 @@ class Prefetcher:
         self, read: Callable[[Sequence[ContainerKey]], list[ReadResult]], *, budget: int, readers: Readers
     ) -> None:
         self._read, self._budget, self._readers = read, budget, readers
-        self._threads: list[threading.Thread] = []  # all readers, including some that have ended
-        self._ending: list[threading.Thread] = []  # readers that found no more work and are about to end
+        self._threads: list[threading.Thread] = []  # all reader threads, including some that have ended
+        self._ending: list[threading.Thread] = []  # reader threads that found nothing more to read and are about to end
         self._waiting: deque[tuple[ContainerKey, Future[ReadResult]]] = deque()  # Containers to read.
         self._reading = 0  # Number of reader threads that read or wait for containers to read.
         self._idle = 0  # Number of reader threads that wait for containers to read.

@@ -29,7 +29,7 @@ from picstore.train.pipeline.loader_process import AHEAD, LoaderProcess, Sequenc
 # Maximum number of batches sent by all processes and not yet taken: each is a mapping, and Linux allows 65,530.
 _MOST_AHEAD = 1 << 15
 
-_Answer: TypeAlias = HostBatch | Exception | None  # None at the end.
+_Answer: TypeAlias = HostBatch | Exception | None  # a process's batch, the error that ended it, or None at the end
 
 
 class ProcessSequence:

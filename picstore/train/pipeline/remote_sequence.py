@@ -108,7 +108,7 @@ class RemoteSequence:
         self._ask()
 
     def _note(self, worker: WorkerHandle, answer: RemoteMessage | Exception) -> None:
-        """Add a worker's answer, a batch or an error in the place of a batch, to the worker's task."""
+        """Add a worker's answer, which is a batch or the error that prevented a batch, to the worker's task."""
         task = next(task for task in worker.tasks if task.calls)
         task.made.append((answer, task.calls.popleft()[1]))
         task.losses = 0

@@ -42,7 +42,7 @@ class Task:
     """A span of batches for a worker to make, with the batches made so far, which are taken in order."""
 
     span: Span
-    key: int = -1  # Number of the task's latest assignment to a worker.
+    key: int = -1  # Number of the task's latest assignment to a worker, which knows the task by this number.
     worker: WorkerHandle | None = None
     taken: int = 0
     # For each batch that is made and not taken, the message, and Ray's reference to the batch's memory.

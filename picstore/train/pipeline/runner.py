@@ -236,7 +236,7 @@ class PipelineRunner:
 
     def _in_threads(self, span: Span) -> HostSource:
         spec, workers = self._spec, Worker.current().count
-        if self._count > 1 and not self._own.whole_budget:  # Use one process's share in a DataLoader's worker.
+        if self._count > 1 and not self._own.whole_budget:  # A DataLoader's worker gets one process's budget.
             budget = spec.resources.budget // self._count
             spec = replace(spec, resources=replace(spec.resources, budget=budget))
         if self._threads is None and workers:

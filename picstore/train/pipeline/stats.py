@@ -58,7 +58,7 @@ class StatsCounter:
                 self._sums[name] += amount
 
     def timed(self, name: str) -> _Timer:
-        """Return a context that adds the time of its block to the sum ``name``."""
+        """Return a context that adds the seconds that its ``with`` block takes to the sum ``name``."""
         return _Timer(self, name)
 
     @property
