@@ -53,7 +53,7 @@ class Batch:
 
     Attributes:
         images: uint8 (N, 3, H, W), or floats with ``dtype`` or ``Normalize``; a list of N tensors (3, H, W) if no
-            transform fixes the size; with ``Views`` a dict of such images by the name of the group of views. If the
+            transform fixes the size; with ``Views`` a dict by name of the group of views, see ``views``. If the
             loader's ``transform`` has callables, ``images`` is what the last of them returns.
         labels: int64 (N,); after ``MixUp`` or ``CutMix`` float32 (N, classes).
         ids: int64 (N,), ids of the records.

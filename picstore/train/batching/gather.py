@@ -49,7 +49,7 @@ class BatchRecords:
     labels: I64  # (n,), −1 if nothing of the record's container can be read
     ids: I64  # (n,), ids of the records; −1 if nothing of the record's container can be read
     source: I64  # (n,), index of the dataset of each slot
-    extras: list[bytes]  # each record's annotations as JSON; empty if the loader yields no targets
+    extras: list[bytes]  # each record's annotations as JSON; empty if no target of the loader needs them
     attachments: list[dict[str, bytes | memoryview | StoredMap]]  # image files and maps for targets, by name
     points: I64  # (n, 2), address of the entry points within segments, and their distance in MCUs; 0 without any
     damage: list[Damage]  # damage of records that were replaced by sound records of their containers
