@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from picstore.display.progress import ProgressOption, open_display
@@ -32,6 +33,7 @@ def index(
     label_field: str | None = None,
     split: str | None = None,
     targets: str | None = None,
+    maps: Sequence[str] = (),
     hidden: bool = False,
     classes: Where | None = None,
     shuffle: bool | None = None,
@@ -55,6 +57,8 @@ def index(
         out: path or URL of the index, which must not exist or must be empty.
         kind, root, synsets, annotations, image_field, label_field: see :func:`picstore.convert`.
         split, targets, hidden, classes: see :func:`picstore.convert`.
+        maps: map to refer to beside each image, as for :func:`picstore.convert`; its file must be a PNG of the image's
+            size: gray of 8 or 16 bits, RGB or RGBA of 8 bits, or with a palette.
         shuffle: let each container, which is read at once, refer to images from all of SRC instead of to neighbors.
             None for shuffling if each image has its own file.
         max_pixels, image_timeout, file_size, container_size, seed: see :func:`picstore.convert`.
@@ -77,15 +81,17 @@ def index(
         start_fork_server(settings)  # The server process imports modules in parallel with this process.
         from picstore.prepare.convert import input_records as references
         from picstore.prepare.convert.conversion_job import ConvertOptions, convert
+        from picstore.prepare.image.map_requests import parse_requests
         from picstore.storage.location.resolve import locate
         from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit
 
         parse_limit(max_errors)  # Reject an invalid limit now rather than after hours of work.
         shape = dataset_shape(given, {"streams": 1})
+        requests = parse_requests(maps)
         location, folder = locate(source).absolute(), None if root is None else locate(root)
         conversion = Conversion(display, started)
         with open_engine("local", workers) as processes:
-            listing = conversion.list_inputs(location, {**given, "root": folder}, engine=processes)
+            listing = conversion.list_inputs(location, {**given, "root": folder}, engine=processes, maps=requests)
             references.require_references(listing)
             if references.is_of_files(listing) if shuffle is None else shuffle:
                 listing = references.shuffled(listing, shape.seed)

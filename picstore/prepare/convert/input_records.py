@@ -24,7 +24,7 @@ from picstore.prepare.image.training_jpeg import TrainingJpeg, index_image, make
 from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.storage.annotations import OWN, in_own_form, target_fields
 from picstore.storage.format.checksum import crc32c
-from picstore.storage.format.maps import PREFIX, MapSpec
+from picstore.storage.format.maps import PREFIX, MapSpec, map_problem
 from picstore.storage.format.record import Record, extra_to_json
 from picstore.storage.format.reference import Reference
 from picstore.storage.location.resolve import Location
@@ -141,6 +141,10 @@ def make_input_record(
             made = _make_alone(data, each, encode, is_reference=references is not None)
     attachments = _read_attachments(source, read)
     if references is not None:
+        for name in (PREFIX + each for each in maps if attachments.get(PREFIX + each)):
+            spec, size = MapSpec.from_json(maps[name.removeprefix(PREFIX)]), _coordinates(source, made).upright_size
+            if problem := map_problem(name, attachments[name], spec, size):
+                raise ImageError(f"{problem}: `picstore convert` reads it")
         record = _make_reference(each.id, source, made, attachments, references)
         return InputRecord(record, made, len(data), len(made.jpeg) + sum(map(len, attachments.values())))
     attachments = _move(attachments, _coordinates(source, made), maps)

@@ -56,7 +56,7 @@ def with_maps(listing: Listing, requests: Sequence[MapRequest]) -> Listing:
         order = [numbers.get(label, -1) for label in range(len(listing.classes))]
         inputs = InputTable(relabel_input(one, order) for one in inputs)
     classes = [listing.classes[label] for label in kept]
-    return replace(listing, inputs=inputs, classes=classes, attachments=names, maps=maps)
+    return replace(listing, inputs=inputs, classes=classes, attachments=names, maps={**listing.maps, **maps})
 
 
 def _is_file(one: Input) -> bool:

@@ -58,7 +58,8 @@ def list_index(location: Location, *, root: Where | None = None) -> Listing:
     )
     unkept = sorted(set(dataset.columns) - {"label"})
     remarks = [f"the columns {', '.join(unkept)} of {location} are left out"] if unkept else []
-    return Listing("index", inputs, dataset.classes, dataset.manifest.attachments, remarks, partition=partition)
+    listing = Listing("index", inputs, dataset.classes, dataset.manifest.attachments, remarks, partition=partition)
+    return replace(listing, maps=provenance.get("maps", {}))
 
 
 def _unreadable(dataset: Dataset, number: int, error: Damage | NotADataset) -> list[Input]:

@@ -330,6 +330,33 @@ def test_appended_maps_must_be_as_the_dataset_states_them(tmp_path: Path) -> Non
     assert sorted(stored(tmp_path / "out")) == ["one", "two"]
 
 
+def test_an_index_refers_to_maps_that_are_stored_as_png(tmp_path: Path) -> None:
+    """A loader reads them, and a conversion of the index has the same; a map of another form is a failed input."""
+    (tmp_path / "source").mkdir()
+    for number in range(4):
+        (tmp_path / "source" / f"{number}.jpg").write_bytes(jpeg(number, 3 if number == 1 else 1))
+        (tmp_path / "source" / f"{number}.d").write_bytes(encoded(depth_of(number), "PNG"))
+    requests = ["depth=*.d,scale=0.5"]
+    picstore.index(tmp_path / "source", tmp_path / "index", maps=requests, workers=1)
+    picstore.convert(tmp_path / "index", tmp_path / "copy", workers=1)
+    for name in ("index", "copy"):
+        assert picstore.Dataset(tmp_path / name).manifest.maps["map:depth"].scale == 0.5
+        found = stored(tmp_path / name)
+        assert sorted(found) == ["0", "1", "2", "3"]
+        assert all((found[key] == depth_of(int(key))).all() for key in found)
+        assert picstore.verify(tmp_path / name, decode=True).ok
+    for data, problem in (
+        (encoded(depth_of(2)[1:], "PNG"), "map:depth has 24 × 17 pixels, its image 24 × 18: `picstore convert`"),
+        (encoded(depth_of(2), "npy"), "map:depth is neither a PNG"),
+        (encoded(depth_of(2), "PNG")[:300], "map:depth is damaged"),
+    ):
+        (tmp_path / "source" / "2.d").write_bytes(data)
+        with pytest.raises(picstore.errors.TooManyFailures) as raised:
+            picstore.index(tmp_path / "source", tmp_path / problem[:20], maps=requests, workers=1)
+        assert raised.value.result.images == 3
+        assert problem in failures(tmp_path / problem[:20])[0]
+
+
 def test_shuffled_and_joined_datasets_keep_their_maps(tmp_path: Path) -> None:
     paths = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
     for path, scale in zip(paths, (1, 1, 2), strict=True):
