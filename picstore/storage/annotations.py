@@ -26,7 +26,7 @@ MAX_COORDINATE = 1 << 24
 MAX_OBJECTS = 1 << 15
 # Limit of an image's keypoints: its number of objects times the number of keypoints of the object with the most.
 MAX_KEYPOINTS = 1 << 20
-OWN = "own"  # name of the form in which picstore stores target fields
+OWN = "own"  # value of a source's ``targets`` if its extras already have picstore's form and need no conversion
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
 _NORMALIZED = "-normalized"
 # Decimal places, in pixels, of coordinates that are converted from normalized ones; further digits would be noise.
@@ -54,7 +54,7 @@ class Objects:
 
 
 def parse_extra(extra: bytes) -> Any:
-    """Parse a record's extra; return None for an empty extra, raise ImageError if the extra is not JSON."""
+    """Parse the JSON of a record's extra; return None for an empty extra, raise ImageError if it is not JSON."""
     try:
         return json.loads(extra) if extra else None
     except (ValueError, RecursionError) as error:

@@ -30,7 +30,8 @@ DEFAULT_LIMIT = "50GiB"
 
 # Name of the file in which a dataset's ``record_table.FACTS`` are cached, and bytes of the CRC-32C at the file's end.
 _FACTS, _CRC = "facts", 4
-# A process lists the cache's folder this many times while it writes as many bytes as the cache's limit.
+# How often a process lists the cache's folder, to learn what other processes wrote, while it writes as many bytes as
+# the cache's limit.
 _LISTINGS_PER_LIMIT = 32
 # Seconds after its last use for which a dataset counts as being read. The entries of such a dataset are not evicted to
 # make room for new entries, only if the folder already exceeds its limit.
@@ -129,7 +130,7 @@ class Cache:
         self._store(self._own / _FACTS, memoryview(facts + crc32c(facts).to_bytes(_CRC, "little")))
 
     def store(self, ref: ContainerRef, buffer: memoryview) -> None:
-        """Write a sound container to the cache; log the first error, such as a full disk, and raise none."""
+        """Write an undamaged container to the cache; log only the first error, such as a full disk, and raise none."""
         self._store(self._path(ref), buffer)
 
     def _store(self, path: Path, buffer: memoryview) -> None:
@@ -162,7 +163,7 @@ class Cache:
         return self._own / f"{ref.stream:04d}-{ref.file:06d}-{ref.offset}"
 
     def _write(self, path: Path, buffer: memoryview) -> None:
-        self._own.mkdir(parents=True, exist_ok=True)  # The cache may have been cleared.
+        self._own.mkdir(parents=True, exist_ok=True)  # A user may have removed the cache's folders.
         descriptor, partial = tempfile.mkstemp(dir=self._own, suffix=PARTIAL)
         try:
             with os.fdopen(descriptor, "wb") as out:

@@ -148,7 +148,7 @@ class Condition:
         return nodes[0]["select_list"][0]
 
     def _check(self, node: dict[str, Any]) -> None:
-        """Raise UsageError if a node of the syntax tree is not allowed; record the columns that the node names."""
+        """Raise UsageError if a node of the syntax tree is not allowed; add a column that it names to ``columns``."""
         kind = node["class"]
         if kind not in _KINDS:
             self._refuse(f"a {kind.lower()} is not an expression over a record's columns")

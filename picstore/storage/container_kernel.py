@@ -31,7 +31,7 @@ from picstore.storage.format.read_container import declared_size
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Allocate, file_name
 
-# Flags with which the kernel opens files, the same as in ``location/regular_file.py``.
+# Flags with which the kernel opens files: those of ``regular_file.open_regular``, so that opening a pipe cannot wait.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _load_u16 = load_function(16)
 
@@ -178,7 +178,7 @@ class SoundReader:
         self._rows, self._ordinals = np.ascontiguousarray(rows), ordinals
         self._rows_at = self._rows.ctypes.data
         self._crc = crc32c_address()
-        # Compile or load the kernel here instead of in a thread that reads.
+        # Compile or load the kernel now, so that the first read need not wait for that.
         compile_kernel(read_and_check)
         self._sizes: dict[str, int] = {}  # size of each file in bytes, by path
 

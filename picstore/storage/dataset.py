@@ -146,7 +146,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes, at the indices that labels state; empty if the source had no names."""
+        """Names of the classes: ``classes[k]`` is the name for label k; empty if the source had no names."""
         return list(self.manifest.classes)
 
     @property
@@ -279,7 +279,7 @@ class Dataset(Sequence[Record]):
             A matplotlib figure, which a notebook shows and ``savefig`` writes to a file. MissingDependency is raised
             without matplotlib.
         """
-        # These imports are here, because they load the decoder and its kernels.
+        # Imported only here, because these modules load the decoder and its kernels.
         from picstore.display.figures import draw_tiles
         from picstore.storage.record_pictures import read_tile
 
@@ -312,10 +312,7 @@ class Dataset(Sequence[Record]):
         return entries
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """Return labels of the records ``ids``: values of the column ``label``.
-
-        A record without such a value has its label in ``labels``.
-        """
+        """Return the labels of the records ``ids``: values of the column ``label``, else their stored ``labels``."""
         return self._edits.labels(ids, labels)
 
     def column(self, name: str) -> Column:

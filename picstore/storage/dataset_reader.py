@@ -222,7 +222,7 @@ class ContainerReader:
             with contextlib.suppress(Damage, NotADataset):
                 reads[number].run(paths[number])
                 continue
-            del reads[number]  # The caller will read the container whole.
+            del reads[number]  # Reading in part has failed; the caller reads the container whole, to report the damage.
         return {number: read.container for number, read in reads.items()}
 
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
@@ -403,5 +403,5 @@ class ContainerReader:
 
 
 def _read_nothing(begin: int, size: int) -> memoryview:
-    """Raise AssertionError; as ``Container.read``, this function marks a payload that is not read yet."""
+    """Raise AssertionError; ``unpack_container`` gets this function as ``read`` if the payload is not in memory."""
     raise AssertionError((begin, size))

@@ -104,9 +104,10 @@ def closed_object(members: Mapping[str, Check]) -> Check:
 
 
 def open_object(required: Mapping[str, Check], possible: Mapping[str, Check] | None = None) -> Check:
-    """Return a check that a value is an object with at least the ``required`` members, and passes members' checks.
+    """Return a check that a value is an object with all ``required`` members, each of which passes its own check.
 
-    Its other members may have any form; all numbers in the object must be finite, and it may have 32 levels.
+    Members in ``possible`` must pass their checks if they are present; further members may have any form. All numbers
+    must be finite, and the object may have at most 32 levels.
     """
     known = {**(possible or {}), **required}
 

@@ -100,7 +100,7 @@ class Column:
 
 
 def read_column(entry: ColumnEntry, read: Callable[[NpyFile], Array]) -> Column:
-    """Read a column from its files, each by calling ``read``; raise Corrupt if the files do not form a column."""
+    """Read a column from its files, each by calling ``read``; raise Corrupt if the files contradict each other."""
     ids, values = read(entry.ids), read(entry.values)
     ends = None if entry.ends is None else read(entry.ends)
     sound = ids.ndim == 1 and ids.dtype == np.int64 and not (np.diff(ids) <= 0).any()

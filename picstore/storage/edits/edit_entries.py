@@ -122,7 +122,7 @@ class ColumnEntry:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> ColumnEntry:
-        """Build the entry of a column from JSON that was checked."""
+        """Build the entry of a column from its object in a manifest's JSON, which has been checked."""
         files = {name: document[name] and NpyFile(**document[name]) for name in ("ids", "values", "ends")}
         return cls(name=document["name"], kind=document["kind"], **files)
 
@@ -153,7 +153,7 @@ class Edits:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Edits:
-        """Build the edits from a manifest's JSON that was checked."""
+        """Build the edits from the object ``edits`` in a manifest's JSON, which has been checked."""
         tombstones = document["tombstones"]
         return cls(
             index=document["index"],

@@ -61,7 +61,7 @@ class LiveRecords:
         return np.flatnonzero(self.marks())
 
     def marks(self) -> Bools:
-        """Return marks of the live records among all stored records: bool (records,)."""
+        """Return which of all stored records are live: bool (records,)."""
         marks = np.ones(int(self.starts[-1]), dtype=np.bool_)
         marks[self.deleted] = False
         return marks
@@ -79,7 +79,7 @@ class LiveRecords:
         return containers, stored - self.starts[containers]
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """Map positions among the live records in each of ``containers`` to record numbers in these containers."""
+        """Map index ``numbers[i]`` among the live records of ``containers[i]`` to the record's number there."""
         if not len(self.deleted):
             return numbers
         starts = self.starts[containers]
@@ -94,7 +94,7 @@ class LiveRecords:
         return within
 
     def mask(self, container: int) -> Bools:
-        """Return marks of a container's live records: bool (records,)."""
+        """Return which of a container's stored records are live: bool (records,)."""
         mask = np.ones(int(self.starts[container + 1] - self.starts[container]), dtype=np.bool_)
         if len(self.deleted):
             mask[self.deleted_in(container)] = False
@@ -141,12 +141,12 @@ class SelectedRecords(LiveRecords):
         return np.diff(self.firsts)
 
     def marks(self) -> Bools:
-        """Return marks of the chosen records among all stored records: bool (records,)."""
+        """Return which of all stored records are chosen: bool (records,)."""
         return np.unpackbits(self.bits, count=int(self.starts[-1])).view(np.bool_)
 
     @property
     def digest(self) -> str:
-        """Hash of the selection: 16 hexadecimal digits."""
+        """Hash of the chosen records, 16 hexadecimal digits: equal for equal selections from a dataset."""
         return hashlib.sha256(self.bits.data).hexdigest()[:16]
 
     def to_stored(self, numbers: I64) -> I64:
@@ -155,7 +155,7 @@ class SelectedRecords(LiveRecords):
         return self.starts[containers] + self.to_record_numbers(containers, numbers - self.firsts[containers])
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """Map positions among the chosen records in each of ``containers`` to record numbers in these containers."""
+        """Map index ``numbers[i]`` among the chosen records of ``containers[i]`` to the record's number there."""
         each, which = np.unique(containers, return_inverse=True)
         lengths = self.starts[each + 1] - self.starts[each]
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -170,7 +170,7 @@ class SelectedRecords(LiveRecords):
         return np.flatnonzero(~self.mask(container))
 
     def mask(self, container: int) -> Bools:
-        """Return marks of a container's chosen records: bool (records,)."""
+        """Return which of a container's stored records are chosen: bool (records,)."""
         start, stop = int(self.starts[container]), int(self.starts[container + 1])
         first = start & ~7
         marks = np.unpackbits(self.bits[first >> 3 : (stop + 7) >> 3]).view(np.bool_)
@@ -186,7 +186,7 @@ def integers(values: npt.ArrayLike, name: str) -> I64:
 
 
 def mask_of(chosen: npt.ArrayLike | None, count: int) -> Bools:
-    """Convert a mask or positions to a mask, bool (count,); raise UsageError if ``chosen`` does not fit ``count``."""
+    """Return ``chosen``, a mask or distinct positions, as a mask, bool (count,); raise UsageError if it is neither."""
     if np.asarray(chosen).dtype.kind == "b":
         mask: Bools = np.asarray(chosen)
         if mask.shape != (count,):

@@ -104,7 +104,7 @@ class Container:
         return self._addresses
 
     def set_addresses(self, buffer: int, segment_table: int, index: int) -> None:
-        """Set the addresses of ``buffer``, ``segment_table`` and ``index``, which the caller knows.
+        """Set the addresses in memory of ``buffer``, ``segment_table`` and ``index``, if the caller knows them.
 
         Without this call, NumPy finds the addresses, in 10 µs with cold caches. If ``index`` is replaced, its address
         is ignored.
@@ -210,7 +210,7 @@ class Container:
         self.add_loss(k, Corrupt(what, *self.locate(offset)))
 
     def add_loss(self, k: int, cause: Damage) -> None:
-        """Mark record ``k`` as lost because of ``cause``."""
+        """Mark record ``k`` as lost, and list the damage ``cause`` as the reason in ``causes`` and in ``damage``."""
         self.good[k] = False
         self.causes[k] = cause
         self.damage.append(cause)

@@ -29,7 +29,7 @@ MAX_CHANNELS = 4
 _NAN = "nan"  # String that stands for NaN in a manifest, because JSON has no such number.
 
 MAGIC = b"PICM"
-# Fields: magic number, version, dtype code, channels, width, height, number of rows in a block.
+# Header of a map in blocks: magic number, version, index in DTYPES, channels, width, height, number of rows in a block.
 _HEADER = struct.Struct("<4sBBBxHHI")
 # Approximate size of a block of rows in bytes, uncompressed. It is small, because a crop decodes whole blocks.
 _BLOCK_BYTES = 1 << 16
@@ -326,7 +326,7 @@ _FORMS: tuple[Form, ...] = ("scaled", "valid")
 
 
 def split_target(name: str) -> tuple[str, Form]:
-    """Split a target such as ``map:depth:scaled`` into the attachment's name and the form that the target requires."""
+    """Split a target such as ``map:depth:scaled`` into an attachment's name and a form, here "scaled"."""
     for form in _FORMS:
         if name.startswith(PREFIX) and name.endswith(f":{form}"):
             return name.removesuffix(f":{form}"), form

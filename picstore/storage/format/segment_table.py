@@ -72,7 +72,7 @@ def row_ends(info: ImageInfo, length: int) -> I64 | None:
     tiles, rest = divmod(columns, info.restart_interval)
     if rest or len(info.segments) != tiles * rows:
         return None
-    # Each segment ends with a marker of 2 bytes.
+    # Add 2 bytes for each segment, because its length leaves out the marker at its end.
     in_rows = info.segments.astype(np.int64).reshape(rows, tiles).sum(axis=1) + 2 * tiles
     ends: I64 = info.header_length + np.concatenate([[0], np.cumsum(in_rows)])
     return ends if ends[-1] == length else None

@@ -226,7 +226,7 @@ class WritableLocation(Location):
 
 
 class _Reader(io.RawIOBase):
-    """Raw file object in the sense of the module ``io`` that reads a location; each read is one request."""
+    """Raw file object in the sense of the module ``io``; each read of it is one call of the location's ``read``."""
 
     def __init__(self, location: Location) -> None:
         self._location, self._size, self._at = location, location.size(), 0

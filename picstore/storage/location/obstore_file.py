@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MAX_REQUESTS = 10  # number of concurrent requests for parts of a file
+_MAX_REQUESTS = 10  # largest number of concurrent requests by which ``read_pieces`` reads parts of a file
 CREDENTIALS_HINTS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",

@@ -53,7 +53,7 @@ class WebFile(RemoteFile):
         return cls(scheme, bucket, "/".join(names))
 
     def _meta(self) -> Mapping[str, Any]:
-        """Return the file's size, ETag and date by requesting its first byte, because some servers fail at HEAD."""
+        """Request the file's first byte to learn size, ETag and date, because some servers reject HEAD requests."""
         try:
             return self._download(str(self), 0, 1).meta
         except OutOfRange:
