@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 
 _CLOSED = "the Writer is closed"
-# Requests to a Writer's thread: function that appends a record, the record, and a queue for the id or error. None ends
-# the thread.
+# Queue of requests to a Writer's thread. A request is a function that appends a record, the record, and a queue for the
+# record's id or the error; None ends the thread.
 _Appends: TypeAlias = (
     "queue.SimpleQueue[tuple[Callable[[Record], int], Record, queue.SimpleQueue[int | BaseException]] | None]"
 )
@@ -114,7 +114,7 @@ class Writer:
         self._thread = threading.Thread(target=_serve_appends, args=(self._appends,), daemon=True)
         self._thread.start()
         weakref.finalize(self, self._appends.put, None)  # Putting None ends the thread when the Writer is garbage.
-        # Reason why nothing can be added any more; empty if records can be added.
+        # Message of the error that ``add`` raises once the Writer is closed or has failed; empty until then.
         self._refusal = ""
         self._published = False
         self._pid = os.getpid()
@@ -175,7 +175,7 @@ class Writer:
             if not isinstance(blob, (bytes, bytearray)):
                 kind = type(blob).__name__
                 raise UsageError(f"attachment {name!r} is of type {kind}; give bytes, for instance a PNG file's")
-            # Copy a bytearray, because the caller may change it before it is written.
+            # Copy a bytearray, because the caller may change it before the Writer's thread writes the record.
             blobs[name] = bytes(blob)
         made = make_training_jpeg(image, settings=self._encode, bounded=True)
         blobs = {name: move_attachment(name, blob, made.coordinates) for name, blob in blobs.items()}
@@ -194,7 +194,7 @@ class Writer:
         return appended
 
     def _spec(self, name: str, first: bytes | Array) -> MapSpec:
-        """Return the specification of the maps called ``name``; the first map added under the name determines it."""
+        """Return the specification of the maps called ``name``; derive it from the first map added under this name."""
         with self._specs_lock:
             if name not in self._specs:
                 try:
@@ -298,7 +298,7 @@ class Writer:
         if kind is None and self._refusal in ("", _CLOSED):
             self.close()
             return
-        if self._pid != os.getpid():  # The files belong to the parent process, which continues.
+        if self._pid != os.getpid():  # This is a fork: only the parent process may end the files.
             return
         self._end_thread("the Writer has ended with an error")
         with self._held:
@@ -317,7 +317,8 @@ def _serve_appends(appends: _Appends) -> None:
             answer.put(append(record))
         except BaseException as error:
             answer.put(error)
-        del each, append, record, answer  # Otherwise these names would keep a dropped Writer alive.
+        # While the loop waits, these names would keep a Writer alive that the program has dropped.
+        del each, append, record, answer
 
 
 def _pixels_of(tensor: Any) -> U8:

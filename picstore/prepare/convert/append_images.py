@@ -121,11 +121,11 @@ def _publish_append(
 ) -> Manifest:
     """Publish a manifest that adds an append's files; raise Conflict if another edit is published at the same moment.
 
-    ``count`` is a function that returns the record counts of the new files, with the keywords of ``join_row_counts``.
+    ``count`` is :func:`join_row_counts` for the append's files; its ``fields`` and ``relabel`` are still to be given.
     """
     root, dataset, names = job.root, Dataset(job.root), job.saved["classes"]
     old = dataset.manifest
-    # In an object store, another process may have resumed and published the same append.
+    # Object stores have no locks, so another process may have resumed and published the same append there.
     if _is_published(old, job):
         return old
     if names[: len(old.classes)] != list(old.classes):
@@ -145,10 +145,7 @@ def _publish_append(
 
 
 def _count_all(dataset: Dataset, count: Callable[..., RecordCounts | None]) -> RecordCounts | None:
-    """Count the old and the new records by their present labels, edits included.
-
-    Return None if a file is unreadable.
-    """
+    """Count a dataset's and an append's records by edited label; return None if a file is unreadable."""
     with contextlib.suppress(Damage, NotADataset):
         relabel = dataset.labels if LABEL in dataset.columns else None
         new = count(fields=dataset.manifest.attachments, relabel=relabel)
@@ -176,7 +173,7 @@ def _last_lines(job: Job) -> list[ledger.LedgerLine]:
 
 
 def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...], Sequence[Input]]:
-    """Join a dataset's and a source's class names; return the joined names, and the inputs with labels that fit them.
+    """Join a dataset's and a source's class names; return all names, and the inputs with labels that are their indices.
 
     Raise UsageError if the source's attachments or classes do not fit those of the dataset.
     """
@@ -222,13 +219,13 @@ def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Inpu
 
 
 def _is_last_append(manifest: Manifest, job: Job) -> bool:
-    """Return whether the most recent append had the job's settings, number of images, and sizes of sampled images."""
+    """Return whether the dataset's most recent append had this job's settings, number of inputs and sampled sizes."""
     appended = manifest.provenance.get("appended", ())
     if not appended or {**appended[-1], "outcome": None} != {**job.settings, "outcome": None}:
         return False
     try:
         lines = _last_lines(job)
-    except NotADataset:  # A shuffled copy of a dataset may have no ledger.
+    except NotADataset:  # The dataset has no ledger, like some shuffled copies.
         return False
     inputs = job.listing.inputs
     sizes = [lines[k].source_bytes for k in sample_numbers(len(lines))]
@@ -236,9 +233,9 @@ def _is_last_append(manifest: Manifest, job: Job) -> bool:
 
 
 def _next_file(root: Location, manifest: Manifest) -> int:
-    """Return a number for new files that is above the number of any present file, even of an abandoned append.
+    """Return a file number above the numbers of all files in the dataset's folder, even of an abandoned append.
 
-    The manifest's files are considered too, because a store may list new files late.
+    The manifest's files are considered too, because an object store may list new files late.
     """
     names = [name.rpartition("/")[2].removesuffix(".pic") for name, _ in root.files() if name.endswith(".pic")]
     numbers = [int(name) for name in names if name.isdecimal()]

@@ -56,8 +56,8 @@ class ConvertOptions:
     references: Location | None = None
 
 
-# Function that builds the dataset when all rows are finished. Its argument maps the rows that this run converted to
-# their ledger fragments.
+# Function that builds the dataset after the job's last row. Its argument has, by index of each row that this run
+# converted, the tally and checksum of the row's ledger fragment.
 Finish: TypeAlias = Callable[[Mapping[int, ledger.WrittenFragment]], ConversionResult]
 
 
@@ -109,12 +109,13 @@ class Job:
         return cls(root=root, listing=listing, options=options, settings=settings, shard=shard)
 
     def begin(self, *, resume: bool) -> Job:
-        """Return this job with its number of rows, the saved number if the job is resumed.
+        """Return this job with ``saved``: the job file's content if the job is resumed, else a new content.
 
-        Errors: see ``begin_job``.
+        Errors are those of ``begin_job`` and :meth:`require_same_images`.
         """
         settings, inputs = self.settings, self.listing.inputs
-        if self.shard is not None:  # ``merge_shards`` needs the names of classes and attachments.
+        # ``merge_shards`` takes the names of classes and attachments from the shards' job files.
+        if self.shard is not None:
             names = {"classes": self.listing.classes, "attachments": list(self.listing.attachments)}
             settings = {**settings, **names}
         saved = resumable_job.begin_job(self.root, settings, resume=resume, shard=self.shard)
@@ -139,9 +140,9 @@ class Job:
         return resumable_job.hold_job(self.root, self.saved, self.shard)
 
     def run(self, clock: StageClock, finish: Finish) -> ConversionResult:
-        """Convert the unfinished rows of this locked job; then let ``finish`` build the dataset.
+        """Convert the unfinished rows of this locked job; then call ``finish`` to build the dataset.
 
-        A job that converts only one shard's rows ends before ``finish``.
+        The job of a shard does not call ``finish``, because ``merge_shards`` builds the dataset from all shards.
 
         Raise PicstoreError if the worker process that converts a row keeps dying.
         """
@@ -170,12 +171,12 @@ class Job:
 
     @property
     def first_id(self) -> int:
-        """Id of the job's first input."""
+        """Id of the job's first input: 0 for a new dataset; for an append, above the ids of all earlier inputs."""
         return int(self.saved.get("first_id", 0))
 
     @property
     def first_file(self) -> int:
-        """Number of the file that row 0 writes in each stream."""
+        """Number of the file that row 0 writes in each stream: 0 for a new dataset; for an append, an unused number."""
         return int(self.saved.get("first_file", 0))
 
     @property
@@ -183,7 +184,7 @@ class Job:
         return range(self.rows) if self.shard is None else self.shard.rows(self.rows)
 
     def _row_inputs(self, row: int) -> range:
-        """Return the indices in the listing of the inputs that a row of the job converts."""
+        """Return the range of inputs that row ``row`` of the job converts, as indices in the listing."""
         if self.listing.partition is not None:
             return range(*self.listing.partition.rows[row : row + 2])
         return row_slice(len(self.listing.inputs), self.rows, row)
@@ -193,8 +194,8 @@ class Job:
         root, options, duplicates = self.root, self.options, self.listing.duplicates or {}
         finished = set(ledger.finished_rows(root, self.rows))
         reusable = find_reusable_rows(root) if self.reuse else set()
-        # If the source is an index, its partition of the inputs into containers is kept, so no container may end
-        # because of its size.
+        # The conversion of an index keeps the index's containers (``container_starts``), so the size limit of
+        # containers is raised to its maximum, at which it ends none of them.
         shape = replace(options.shape, container_size=MAX_CONTAINER) if self.listing.partition else options.shape
         return deque(
             RowTask(
@@ -245,7 +246,7 @@ class StageClock:
         self._stage, self._since = stage, since
 
     def begin_stage(self, stage: str, total: int | None = None, done: int = 0) -> None:
-        """End the current stage, if any, and begin ``stage``; ``done`` of its ``total`` inputs are done already."""
+        """End the current stage, if any, and begin ``stage``; earlier runs did ``done`` of its ``total`` inputs."""
         self.end_stage()
         self._stage, self._since = stage, time.monotonic()
         begin_stage(self._progress, stage, total, done)
@@ -267,8 +268,8 @@ def convert(
 ) -> ConversionResult:
     """Convert every input of a source into a new dataset; the ledger lists inputs that fail.
 
-    Arguments and errors are those of :func:`picstore.convert`. With ``shard``, only its rows are converted, and no
-    dataset is built; see ``merge_shards``.
+    Arguments and errors are those of :func:`picstore.convert`. With ``shard``, only the shard's rows are converted;
+    ``merge_shards`` builds the dataset once all shards are converted.
     """
     if listing.partition is not None:
         if shard is not None or listing.duplicates is not None:
@@ -288,7 +289,7 @@ def convert(
 
 
 def begin_clock(options: ConvertOptions) -> StageClock:
-    """Begin the stage "sampling" and start the fork server; raise MissingDependency if the encoder is missing."""
+    """Start the fork server and a clock in the stage "sampling"; raise MissingDependency if the encoder is missing."""
     clock = StageClock(options.progress)
     clock.begin_stage("sampling")
     start_fork_server(options.encode)
@@ -298,7 +299,7 @@ def begin_clock(options: ConvertOptions) -> StageClock:
 
 
 def require_no_partition(listing: Listing) -> None:
-    """Raise UsageError if the source is an index, whose inputs cannot be divided into rows anew."""
+    """Raise UsageError if the source is an index, because a conversion must keep an index's division into rows."""
     if listing.partition is not None:
         raise UsageError("an index is converted as a whole; leave out --append, --retry-failed, --shard and --dedupe")
 
@@ -307,7 +308,7 @@ def require_no_partition(listing: Listing) -> None:
 
 
 def choose_rows(listing: Listing, options: ConvertOptions) -> int:
-    """Return the number of rows of a conversion: the source's if it is an index, else an estimate from a sample."""
+    """Return a conversion's number of rows: an index states the number; for other sources, derive it from a sample."""
     inputs = listing.inputs
     if listing.partition is not None:
         return len(listing.partition.rows) - 1
@@ -315,7 +316,7 @@ def choose_rows(listing: Listing, options: ConvertOptions) -> int:
         sizes = sample_sizes(inputs)
         return count_rows(len(inputs), max(1.0, sum(sizes) / len(sizes)), options.shape)
     engine = worker_processes.as_engine(options.workers)
-    # A trial conversion of a few inputs runs on this machine, even if a cluster then converts all rows.
+    # Convert the sample on this machine, even if a cluster then converts the rows: it has at most _SAMPLES inputs.
     if not isinstance(engine, worker_processes.LocalEngine):
         engine = worker_processes.LocalEngine(count_cores())
     tasks = deque(
@@ -344,6 +345,6 @@ def _size(source: Input) -> int:
 
 
 def same_images(sizes: Sequence[int], others: Sequence[int]) -> bool:
-    """Return whether at least half of the inputs with a known size (not 0) in both lists have the same size in both."""
+    """Return whether at least half of the inputs have equal sizes in both lists, ignoring inputs of unknown size, 0."""
     pairs = [(size, other) for size, other in zip(sizes, others, strict=True) if size and other]
     return 2 * sum(size == other for size, other in pairs) >= len(pairs)

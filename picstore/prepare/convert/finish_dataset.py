@@ -39,13 +39,13 @@ def finish_dataset(
 
     Args:
         settings: settings of the job.
-        written: ledger fragments that this run wrote, by row of the job.
+        written: tally and checksum of each ledger fragment that this run wrote, by row of the job.
         rows: number of rows of the job.
         classes, attachments: names of the source's classes and attachments.
 
     Raises:
         TooManyFailures: no input became an image.
-        PicstoreError: the files do not hold the records of the ledger.
+        PicstoreError: the files of a row hold another number of records than the row's ledger lines state.
     """
     provenance = dict(settings)
     encode, shape, folder = provenance.pop("encode"), provenance["shape"], provenance.get("references")
@@ -103,8 +103,8 @@ def read_row_summaries(
 ) -> list[FileSummary]:
     """Read the summary of each file of the job's rows.
 
-    Raise PicstoreError, advising ``remedy``, if the files of a row do not hold as many records as its tally counts.
-    Files are opened by name instead of listed, because a store may list new files late.
+    Raise PicstoreError, whose message ends in ``remedy``, if the files of a row hold another number of records than
+    the row's tally. Files are opened by name instead of listed, because an object store may list new files late.
     """
     files = range(first_file, first_file + len(tallies))
 

@@ -44,7 +44,7 @@ class GroupedInput:
 
     Attributes:
         data: bytes of the input, or the error of reading the input; None if it is still to be read.
-        made: training JPEG, or the reason why the input cannot be converted without loss; None if that was not tried.
+        made: training JPEG, or the reason why a lossless conversion is impossible; None if it was not tried.
     """
 
     id: int
@@ -100,7 +100,7 @@ class InputRecord:
 
     Attributes:
         source_bytes: number of bytes of the input.
-        referenced: number of bytes that a record of an index refers to; 0 for other records.
+        referenced: for a record of an index, the number of bytes of image and attachments in the source; else 0.
     """
 
     record: Record
@@ -154,7 +154,7 @@ def make_input_record(
 
 
 def _move(attachments: Mapping[str, bytes], image: CoordinateMap, maps: Mapping[str, Any]) -> dict[str, bytes]:
-    """Rotate and resize attachments as their image was, and convert those that ``maps`` specifies to stored maps."""
+    """Rotate and resize attachments like their image; store those in ``maps`` as maps, and leave out empty maps."""
     specs = {PREFIX + name: MapSpec.from_json(entry) for name, entry in maps.items()}
     return {
         name: make_map(name, blob, specs[name], image) if name in specs else move_attachment(name, blob, image)
@@ -273,19 +273,19 @@ def require_references(listing: Listing) -> None:
 
 
 def references_root(source: Location, root: Location | None) -> Location:
-    """Return the folder that references are relative to: ``root`` if it is given, else the source's folder."""
+    """Return the folder to which an index's references are relative: ``root``, or by default the source's folder."""
     if root is not None:
         return root.absolute()
     return source if source.is_folder() else source.parent
 
 
 def shuffled(listing: Listing, seed: int) -> Listing:
-    """Return the listing with shuffled inputs, so that each container refers to images from the whole source."""
+    """Shuffle a listing's inputs by ``seed``, so that each container of an index has images from the whole source."""
     order = rng.permutation(rng.key(rng.DEAL, seed), len(listing.inputs))
     inputs = list(listing.inputs)
     return replace(listing, inputs=[inputs[k] for k in order.tolist()])
 
 
 def is_of_files(listing: Listing) -> bool:
-    """Return whether each image has its own file, so that reading images is equally fast in any order."""
+    """Return whether each image is a file of its own, because such images are read equally fast in any order."""
     return all(one.size < 0 or not one.offset for one in listing.inputs)

@@ -13,7 +13,7 @@ from picstore.prepare.image.encode_settings import EncodeSettings, Size
 
 
 def start_fork_server(encode: EncodeSettings, *first: str) -> None:
-    """Start the fork server, which loads the kernels that encode settings need, and compiles those not compiled yet.
+    """Start the fork server, which loads the kernels that ``encode`` needs, after compiling kernels if necessary.
 
     The server calls the functions ``first``, written ``module:function``, before it loads the kernels.
     """
@@ -36,7 +36,7 @@ def _loaders(encode: EncodeSettings) -> list[Any]:
 
 @functools.cache
 def load_encoder() -> None:
-    """Load every conversion's kernels, the encoder's among them, because any source may hold an image to encode."""
+    """Load the kernels that every conversion needs, also those of the encoder: any source may hold images to encode."""
     from PIL import Image
 
     from picstore.kernels.ahead import compile_ahead

@@ -29,7 +29,7 @@ _LARGE_FRAGMENT = 1 << 20
 # Start of the last member of a ledger line: the checksum of the bytes before this member.
 _CRC = b', "crc32c": '
 
-# Statuses of inputs without a record. ``training_jpeg`` defines the statuses of inputs with a record.
+# Statuses of inputs without a record. The module ``training_jpeg`` defines the statuses of inputs with a record.
 FAILED, DUPLICATE = "failed", "duplicate"
 
 
@@ -141,7 +141,7 @@ class Tally:
         return self.status[FAILED]
 
     def outcome(self) -> dict[str, int]:
-        """Return the counts and sums to store in the manifest's provenance."""
+        """Return, for the manifest's provenance, numbers of inputs by status, and total bytes of sources and JPEGs."""
         counts = {status: self.status[status] for status in (LOSSLESS, REENCODED, FAILED)}
         counts |= {status: self.status[status] for status in (DUPLICATE, INDEXED) if self.status[status]}
         counts |= {"lost": self.lost} if self.lost else {}
@@ -177,7 +177,7 @@ def _fragment_name(row: int) -> str:
 
 
 def write_fragment(root: WritableLocation, row: int, lines: Sequence[LedgerLine]) -> WrittenFragment:
-    """Declare a row of the job finished: write its ledger fragment, and return the lines' tally and the checksum."""
+    """Write a row's ledger fragment, which declares the row finished; return the fragment's tally and checksum."""
     crc = write_lines(root / UNFINISHED / _fragment_name(row), lines)
     return WrittenFragment(tally_lines(lines), crc)
 
@@ -197,7 +197,7 @@ def finished_rows(root: Location, rows: int) -> list[int]:
     def is_sound(row: int) -> bool:
         try:
             fragment = _read_fragment(root, row)
-        except NotADataset:  # A store may still list removed fragments.
+        except NotADataset:  # An object store may still list a fragment that was removed.
             return False
         return all(_parse(text) for text in fragment.splitlines(keepends=True))
 
@@ -219,7 +219,7 @@ def read_lines(path: Location, *, skip_damaged: bool = False) -> Iterator[Ledger
 
 
 def read_earlier_lines(path: Location, first_id: int) -> bytes:
-    """Return the ledger's bytes before the first valid line whose id is at least ``first_id``; empty if none exist."""
+    """Return the ledger's bytes before the first valid line with an id from ``first_id`` on; empty without a ledger."""
     texts = list(path.lines()) if path.is_file() else []
     later = (k for k, line in enumerate(map(_parse, texts)) if line is not None and line.id >= first_id)
     return b"".join(texts[: next(later, None)])
@@ -245,7 +245,7 @@ def _read_fragment(root: Location, row: int) -> bytes:
 
 
 def copy_fragment(source: Location, target: WritableLocation, row: int) -> None:
-    """Copy the ledger fragment of a row of the job to another dataset; call this last: it declares the row finished."""
+    """Copy a row's ledger fragment to another dataset, after the row's files, because it declares the row finished."""
     (target / UNFINISHED / _fragment_name(row)).write(next(read_fragments(source, [row])))
 
 
@@ -254,7 +254,8 @@ def write_ledger(
 ) -> list[Tally]:
     """Write ``ledger.jsonl``: the lines ``earlier``, then the fragments of all rows; return the tally of each row.
 
-    Fragments ``written`` by processes of this run are not parsed if their bytes are unchanged, saving 7 µs per line.
+    Fragments in ``written``, by row, come from this run. If their checksums are unchanged, they are not parsed, which
+    saves 7 µs per line.
     """
     tallies = []
     out = (root / LEDGER).create()

@@ -29,8 +29,8 @@ def with_maps(listing: Listing, requests: Sequence[MapRequest]) -> Listing:
     A file that is an input's map is not an input itself. Classes that then have no inputs are left out.
 
     Raises:
-        UsageError: no input has a requested map, none of the first maps can be read, or the first map contradicts the
-            dtype, channels or other fields of the request.
+        UsageError: no input has a requested map, none of its first _PROBED maps can be read, or the first readable
+            map contradicts the dtype, channels or other fields of the request.
     """
     if not requests:
         return listing
@@ -81,14 +81,14 @@ def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> d
 
 
 def _attach(one: Input, files: Mapping[str, str], fields: set[str]) -> Input:
-    """Return an input with the attachments named in ``fields`` renamed to ``map:NAME``, and with ``files`` attached."""
+    """Rename an input's attachments in ``fields`` to ``map:NAME``, and attach ``files``, paths by name of the map."""
     named = [(PREFIX + name if name in fields else name, each) for name, each in one.attachments]
     beside = [(PREFIX + name, Input(posixpath.basename(path), -1, path)) for name, path in files.items()]
     return replace(one, attachments=(*named, *beside)) if named or beside else one
 
 
 def _first_map(request: MapRequest, inputs: Sequence[Input]) -> Any:
-    """Return the values of a request's first readable map; raise UsageError if there is no map, or none is readable."""
+    """Return the values of a request's first readable map; raise UsageError if none of its first maps is readable."""
     problem = ""
     for _, one in zip(range(_PROBED), _maps(request.name, inputs), strict=False):
         values = _try_read(one)
@@ -140,7 +140,7 @@ def _attach_alpha(one: Input, name: str, dtype: str) -> Input:
 
 @cache
 def _alpha_reader(reader: Callable[[Input], bytes] | None, dtype: str) -> Callable[[Input], bytes]:
-    """Return a reader of the alpha of images that ``reader`` reads; cached, so that equal readers are one object."""
+    """Return a function that reads the alpha of images that ``reader`` reads; inputs share it because of the cache."""
     return partial(_read_alpha, reader=reader, dtype=dtype)
 
 

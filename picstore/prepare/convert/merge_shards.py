@@ -28,13 +28,13 @@ from picstore.storage.location.resolve import (
     map_concurrently,
 )
 
-# Fields of a shard's job file besides the settings.
+# Fields of a shard's job file that are not settings of the conversion.
 _NOT_SETTINGS = ("rows", "classes", "attachments")
 
 
 @dataclass(frozen=True, slots=True)
 class RowCopy:
-    """Task to copy the files of a finished row of the job from ``source`` to ``root``; names are relative to both."""
+    """Task to copy the files of a finished row of the job to equal names, from folder ``source`` to folder ``root``."""
 
     source: Location
     root: WritableLocation
@@ -88,7 +88,7 @@ def _read_shards(location: Location) -> dict[Shard, dict[str, Any]]:
 def _read_merged(root: WritableLocation, begun: Iterable[dict[Shard, dict[str, Any]]]) -> ConversionResult:
     """Read the result of an earlier merge of the same shards, so that a merge may be repeated.
 
-    If the earlier merge was killed before it removed the shards' jobs, they are removed now.
+    The shards' jobs are removed from ``root`` if the earlier merge was killed before it removed them.
     """
     own = resumable_job.read_shards(root)
     documents = [document for shards in (*begun, own) for document in shards.values()]
@@ -140,7 +140,7 @@ def _row_copies(source: Location, root: WritableLocation, rows: set[int]) -> Ite
 
 
 def _copy_rows(copies: Sequence[RowCopy], workers: int | worker_processes.Engine) -> None:
-    """Hard-link the rows' files in this process; if a row's files cannot be linked, copy them in a task."""
+    """Hard-link the files of finished rows into the merged dataset; copy, in tasks, the rows that cannot be linked."""
     linked = map_concurrently(_link_row, copies)
     unlinked = [copy for copy, done in zip(copies, linked, strict=True) if not done]
     list(worker_processes.run_each(copy_row, unlinked, workers=workers))

@@ -69,7 +69,7 @@ def find_job(
     path = root / _job_name(shard)
     if not path.is_file():
         fragments = filter(_FRAGMENT.fullmatch, _unfinished_names(root))
-        # A store may list fragments that have been removed.
+        # Look up each listed fragment, because an object store may still list a fragment that was removed.
         if shard is None and any((root / UNFINISHED / name).is_file() for name in fragments):
             raise UsageError(f"{root / UNFINISHED} holds rows of a job that was removed; remove it too")
         return None
@@ -142,7 +142,7 @@ def _job_name(shard: Shard | None = None) -> str:
 
 
 def _leftover(root: Location) -> Location:
-    """Return the folder to remove to abandon a job: ``unfinished/`` of a dataset, else the whole location."""
+    """Return the folder that a user removes to abandon a job: a dataset's ``unfinished/``, else the whole location."""
     return root / UNFINISHED if (root / MANIFEST).is_file() else root
 
 
@@ -180,12 +180,12 @@ def remove_job(root: WritableLocation) -> None:
 
 
 def clear_job(root: WritableLocation) -> None:
-    """Remove all of ``unfinished/`` except the job files, while the job is locked."""
+    """Remove everything in ``unfinished/`` except the job files; the caller must hold the job's lock."""
     (root / UNFINISHED).remove(keep=list(filter(_is_job_file, _unfinished_names(root))))
 
 
 def remove_finished_job(root: WritableLocation, settings: dict[str, Any], uuid: str) -> None:
-    """Remove the job with ``settings`` that published the dataset ``uuid``; keep a job that retries failed inputs."""
+    """Remove the leftover job with ``settings`` of the published dataset ``uuid``, unless it retries failed inputs."""
     with contextlib.suppress(UsageError, NotADataset, Damage):
         if (saved := find_job(root, settings, resume=True)) is not None and saved.get("retry") != uuid:
             with hold_job(root, saved):

@@ -56,7 +56,7 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
         ]
         if not changed:
             return read_result(root, job.settings)
-        saved = resumable_job.find_job(root, job.settings, resume=True)  # None if no retry was interrupted.
+        saved = resumable_job.find_job(root, job.settings, resume=True)  # job of an interrupted retry, or None
         if saved is None:
             rows = _count_rows(root, manifest, lines)
             saved = resumable_job.new_job(**job.settings, rows=rows, retry=manifest.uuid)
@@ -75,7 +75,7 @@ def _reopen(
     duplicates: dict[int, int],
     changed: Sequence[int],
 ) -> None:
-    """Turn a finished dataset into an unfinished dataset, in which the rows with inputs ``changed`` must be rewritten.
+    """Make a finished dataset unfinished: rows that contain an input of ``changed`` (ids) must be written again.
 
     The previous files of these rows are kept, so that the records of all other inputs can be copied from them. Raise
     Conflict if the manifest of the dataset has changed since ``manifest`` was read.
@@ -84,7 +84,7 @@ def _reopen(
     ends = [row_slice(len(lines), rows, row).stop for row in range(rows)]
     changed_rows = set(np.searchsorted(ends, changed, side="right").tolist())
     resumable_job.clear_job(root)  # An interrupted earlier retry may have left files in ``unfinished/``.
-    # New ledger lines of the inputs that need not be read from the source.
+    # Ledger lines, by id, of the inputs that need not be read from the source: those with records, and duplicates.
     settled = {line.id: line for line in lines if line.status in (LOSSLESS, REENCODED)}
     settled |= {id_: ledger.duplicate_line(lines[id_].input, id_, first) for id_, first in duplicates.items()}
     for row in sorted(changed_rows):
@@ -101,7 +101,7 @@ def _reopen(
 
 
 def _find_readable(listing: Listing, failed: set[int], options: ConvertOptions) -> set[int]:
-    """Return the ids of the inputs that failed before and can be converted now."""
+    """Convert the inputs ``failed`` (ids) on trial, without writing; return the ids of the inputs that succeed."""
     settings = options.encode, options.image_timeout, listing.maps
     tasks = deque((id_, listing.inputs[id_], *settings) for id_ in sorted(failed))
     ended = worker_processes.as_engine(options.workers).run(convert_sample, tasks)
@@ -111,7 +111,7 @@ def _find_readable(listing: Listing, failed: set[int], options: ConvertOptions) 
 def _update_duplicates(
     current: dict[int, int], lines: Sequence[ledger.LedgerLine], failed: set[int], readable: set[int]
 ) -> dict[int, int]:
-    """Map each duplicate to the first input with the same bytes, as if the ``readable`` inputs had never failed.
+    """Map the id of each duplicate to that of the first equal input, as if the ``readable`` inputs had never failed.
 
     ``current`` maps each duplicate to the first input with the same bytes in the source as it is now. An input that did
     not fail keeps the first input that its ledger line states, unless its first input in ``current`` is ``readable``.
@@ -121,7 +121,7 @@ def _update_duplicates(
         first = current.get(line.id)
         if line.id in failed:
             if first not in failed and line.id not in readable:
-                first = None  # The first of these equal inputs has changed since it was converted.
+                first = None  # The first equal input was converted, so its bytes have changed since.
         elif first not in readable:
             first = None if line.of is None else duplicates.get(line.of, line.of)
         if first is not None:

@@ -74,7 +74,7 @@ class Shard:
         return cls(int(match[1]), int(match[2]))
 
     def rows(self, rows: int) -> range:
-        """Return the indices of this shard's rows, out of ``rows`` rows of the job."""
+        """Return the indices of the rows that this shard converts, if the whole conversion has ``rows`` rows."""
         return range(self.index, rows, self.count)
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class Shard:
 
 
 def count_rows(inputs: int, mean_bytes: float, shape: DatasetShape) -> int:
-    """Return the number of rows of a job with ``inputs`` images of ``mean_bytes`` each.
+    """Return the number of rows into which to divide ``inputs`` images of ``mean_bytes`` bytes on average.
 
     There are enough rows to keep files within ``file_size``, and up to TARGET_ROWS as long as files have at least
     MIN_FILE_BYTES.

@@ -44,16 +44,16 @@ def reuse_folder(root: WritableLocation, row: int) -> WritableLocation:
 def save_for_reuse(
     root: WritableLocation, row: int, files: Iterable[FileEntry], lines: Sequence[ledger.LedgerLine]
 ) -> None:
-    """Save the files of a row of the job, then the ledger lines of its inputs that need not be converted again.
+    """Save the files of a row of the job, then the ledger ``lines`` of its inputs that need not be converted again.
 
-    A file that differs from the manifest is left out. A file with a damaged footer is saved, because its records can
-    still be read.
+    A file whose checksum is not that of the manifest is left out. A file with a damaged footer is saved, because its
+    records can still be read.
     """
     folder = reuse_folder(root, row)
 
     def copy(entry: FileEntry) -> None:
         name = file_name(entry.stream, entry.file)
-        with suppress(NotADataset):  # Skip a file that is missing.
+        with suppress(NotADataset):  # The retry will convert the inputs of a missing file.
             try:
                 if read_summary(root, stream=entry.stream, file=entry.file).crc != entry.crc32c:
                     return
@@ -74,8 +74,8 @@ def find_reusable_rows(root: Location) -> set[int]:
 class ReusableRow:
     """Settled inputs of a row of the job (converted before, or duplicates), with their records and ledger lines.
 
-    Memory holds one container of each previous file. ``folder`` is None for a row without previous files. Records of
-    some ``settled_ids`` may turn out to be damaged.
+    Memory holds one container of each previous file. ``folder`` has the row's previous files; None if there are none.
+    Records of some ``settled_ids`` may turn out to be damaged; these inputs are then converted again.
     """
 
     def __init__(self, folder: Location | None, fields: Sequence[str]) -> None:
@@ -88,7 +88,7 @@ class ReusableRow:
         self.settled_ids = self._lines.keys()
 
     def copy_record(self, id_: int, writer: RowWriter) -> ledger.LedgerLine | None:
-        """Copy the record of a settled input into the row. Call this with ascending ids.
+        """Copy the previous record of input ``id_`` to ``writer``. Ids must ascend from call to call.
 
         Returns:
             The ledger line of the input, or None if the input must be converted.
@@ -105,7 +105,7 @@ class ReusableRow:
 
 
 def _read_by_id(folder: Location, fields: tuple[str, ...]) -> Iterator[Record]:
-    """Merge the undamaged records of all files in a folder, each sorted by id, into one sequence sorted by id."""
+    """Merge the undamaged records of all files in a folder, each file sorted by id, into a sequence sorted by id."""
     found = (_FILE.fullmatch(name) for name, _ in sorted(folder.files()))
     addresses = [(int(match[1]), int(match[2])) for match in found if match is not None]
     records = (_read_records(folder, stream, file, fields) for stream, file in addresses)
@@ -117,7 +117,7 @@ def _read_records(folder: Location, stream: int, file: int, fields: tuple[str, .
         for k in range(len(container)):
             with suppress(Damage):
                 record = container.record(k)
-                # The segment table is damaged; take the segments from the JPEG instead.
+                # If the container's segment table is damaged, find the restart segments in the JPEG instead.
                 if container.segment_table is None:
                     info = replace(parse_image_info(bytes(record.jpeg)), encode_path=record.info.encode_path)
                     record = replace(record, info=info)

@@ -74,7 +74,7 @@ class RowWriter(AbstractContextManager["RowWriter"]):
         self._labels: Counter[int] = Counter()
         self._root, self._row, self._seed = root, row, shape.seed
         self._writers: list[FileWriter] = []
-        # If a file cannot be opened, the files opened before it are abandoned.
+        # If the file of a stream cannot be opened, ``opened`` abandons the files of the streams before it.
         with ExitStack() as opened:
             for stream in range(shape.streams):
                 size = shape.container_size
@@ -96,7 +96,7 @@ class RowWriter(AbstractContextManager["RowWriter"]):
 
     @property
     def counts(self) -> RecordCounts:
-        """Record counts by label of the records that were added so far."""
+        """Number of records with each label, of all records added so far."""
         return RecordCounts.of(self._labels, ids_end=self._ids_end)
 
     def end_containers(self) -> None:
@@ -118,7 +118,7 @@ class RowWriter(AbstractContextManager["RowWriter"]):
             return list(threads.map(FileWriter.close, written))
 
     def __exit__(self, *_: object) -> None:
-        with ExitStack() as abandoned:  # Abandon all writers, even if one fails.
+        with ExitStack() as abandoned:  # Abandon the files of all streams, even if abandoning one of them fails.
             for writer in self._writers:
                 abandoned.callback(writer.abandon)
 
@@ -127,7 +127,7 @@ class RowWriter(AbstractContextManager["RowWriter"]):
 
 
 def write_row_counts(root: WritableLocation, row: int, counts: RecordCounts) -> None:
-    """Write the record counts of a row of the job, before the row's ledger fragment, which declares it finished."""
+    """Write a row's record counts; call this before ``write_fragment``, which declares the row finished."""
     (root / _name(row)).write(counts_file(counts))
 
 
@@ -154,7 +154,8 @@ def join_row_counts(
         summaries: summaries of the files of all rows.
         fields: names of the attachments.
         first_file: number of the file of row 0.
-        relabel: function from ids and stored labels to labels; with it, all rows are counted from files.
+        relabel: function from ids and stored labels to present labels; None if no label was edited. With a function,
+            the records of all rows are counted from files.
 
     Returns:
         The counts, or None if a file that has to be read is damaged.

@@ -37,12 +37,12 @@ class RowTask:
     Attributes:
         ids: ids of the inputs.
         attachments: names of the attachments that records may have.
-        blamed: ids of inputs that are left out because they ended their process, with the reason.
+        blamed: for the id of each input that is left out because it ended a worker process, the reason.
         image_timeout: seconds for decoding and encoding an image; 0 for no limit.
-        duplicates: ids of inputs that are left out, with the id of the input that each repeats.
+        duplicates: for the id of each duplicate, which is left out, the id of the first input with the same bytes.
         first_file: number of the file that row 0 writes.
         reuse: folder of the row's previous files, for a retry; see :mod:`picstore.prepare.convert.row_reuse`.
-        container_starts: ids of the inputs that begin a container.
+        container_starts: ids of the inputs that begin a container, as the source states if it is an index.
         references: folder of the source's files, for records that refer to images instead of holding them.
         maps: specifications of the attachments that are maps, by name, as the manifest holds them.
         one_by_one: whether to finish each input before reading the next, so that it is known which input ends the

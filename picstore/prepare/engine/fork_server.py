@@ -35,7 +35,7 @@ _NUMBER = struct.Struct("q")
 
 
 class Forked:
-    """Process that the server forked, and this process's end of the socket between both."""
+    """Process that the server forked, and this process's end of a socket to the forked process."""
 
     def __init__(self, connection: Connection, status: int) -> None:
         self.connection, self._status = connection, status
@@ -91,7 +91,7 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether this process can use the server; a fork of the process that started the server cannot."""
+        """Whether the server runs, and this process started it; a fork of this process cannot use the server."""
         return self.pid == os.getpid() and self._process.poll() is None
 
     def fork(self, function: Any) -> Forked:
@@ -114,7 +114,7 @@ class ForkServer:
             ours.close()
             text = "the process that forks workers has ended; stderr says why, or it was killed, for want of memory"
             raise PicstoreError(text) from error
-        # If the forked process is dead already, receiving its first message will show it.
+        # Ignore that the forked process is dead already: the caller will notice when it receives a message.
         with contextlib.suppress(OSError):
             ours.send((str(Path.cwd()), function))
         return forked
@@ -149,7 +149,7 @@ def serve_forks() -> None:
     # Ctrl-C signals the whole process group, but only the parent process must react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _load(sys.argv[2:])
-    # Without this, a child's first garbage collection would write to every object, and so copy the shared memory.
+    # Without ``freeze``, a child's first garbage collection would write to each object, and so copy the shared memory.
     gc.freeze()
     gc.enable()
     line = socket.socket(fileno=int(sys.argv[1]))
@@ -191,7 +191,7 @@ def _load(names: list[str]) -> None:
             imported = importlib.import_module(module)
             if function:
                 getattr(imported, function)()
-    allow_imports()  # Tasks may import the modules that were blocked until now.
+    allow_imports()  # Tasks may import the modules that were blocked while the server loaded its code.
 
 
 def _tell(descriptor: int, number: int) -> None:
@@ -222,7 +222,7 @@ def _run_child(connection: Connection) -> None:
         code = 0
     except EOFError:  # The parent has closed its end of the socket.
         pass
-    except BaseException:  # No exception may reach the server's loop.
+    except BaseException:  # An exception must not continue in the server's loop, from which this process was forked.
         sys.excepthook(*sys.exc_info())
     finally:
         with contextlib.suppress(OSError, ValueError):

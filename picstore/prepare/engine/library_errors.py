@@ -25,8 +25,8 @@ _captured: int | None = None
 def capture_stderr() -> None:
     """Redirect this process's file descriptor 2 into a pipe; to be called once.
 
-    The pipe need not be emptied: it holds 64 KiB, and the rest is dropped. Python's tracebacks and faulthandler's
-    messages still go to the original stderr.
+    The pipe need not be emptied: it holds 64 KiB, and writing more fails without blocking. Python's tracebacks and
+    faulthandler's messages still go to the original stderr.
     """
     global _captured
     _captured, write_end = os.pipe()
@@ -37,7 +37,7 @@ def capture_stderr() -> None:
     os.close(write_end)
     if faulthandler.is_enabled():
         faulthandler.enable(sys.stderr)
-    # Without this handler, Pillow's log goes to stderr.
+    # Without a handler, Python would print Pillow's log messages on stderr.
     logging.getLogger("PIL").addHandler(logging.NullHandler())
     # Ignore Pillow's warnings of unusual EXIF and unknown tags.
     warnings.filterwarnings("ignore", module=r"PIL\.")

@@ -22,7 +22,7 @@ from picstore.prepare.engine.worker_processes import Died, R, T
 # Largest number of attempts to run a task whose worker or node is lost, because clouds take nodes away.
 MAX_ATTEMPTS = 4
 
-# Environment variable of Ray; if it is "0", Ray takes 127.0.0.1 as this machine's address.
+# Name of an environment variable of Ray; if its value is "0", Ray takes 127.0.0.1 as this machine's address.
 _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
@@ -79,7 +79,8 @@ class RayEngine:
 def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str) -> tuple[R | Exception, int, bool]:
     """Run a task on a node; return its result or error, the sum of its progress reports, and whether it failed.
 
-    If the node has the driver's working directory, the task runs there, because sources may be relative paths.
+    The task runs in ``folder``, the working directory of the process that called :meth:`RayEngine.run`, if the node
+    has this folder, because sources may be relative paths.
     """
     with contextlib.suppress(OSError):
         os.chdir(folder)
@@ -91,9 +92,9 @@ def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str)
 
 
 def join_cluster() -> bool:
-    """Connect this process as :func:`connect` does, but permanently; return whether this call connected it."""
+    """Connect this process to a cluster as :func:`connect` does, but for good; return False if it was connected."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Without this variable, Ray warns of a future change.
+    # Without this variable, Ray prints a warning about a future change.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     ray = import_ray()
     if ray.is_initialized():
@@ -153,7 +154,7 @@ def cluster_resources() -> dict[str, float]:
 def _reaching_cluster() -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # Starting Ray may also raise exceptions of other types.
+    except Exception as error:  # Ray may raise an exception of any type when it connects or starts.
         raise PicstoreError(f"the Ray cluster cannot be reached; check RAY_ADDRESS: {first_line(error)}") from error
 
 
@@ -172,7 +173,7 @@ def connect(workers: int | None = None) -> Iterator[RayEngine]:
     cores = int(cluster_resources().get("CPU", 1))
     with contextlib.ExitStack() as stack:
         if connecting:
-            # A thread of Ray prints the nodes' events on stdout, where the command prints its results.
+            # Discard ``sys.stdout`` while connected, because a thread of Ray prints events of the nodes there.
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
             stack.callback(import_ray().shutdown)
         yield RayEngine(workers or max(1, cores))

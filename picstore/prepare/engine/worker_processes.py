@@ -149,7 +149,7 @@ def start_fork_server(*loaded: str) -> ForkServer:
 
 
 def stop_fork_server() -> None:
-    """End the fork server, so that the next fork server gets the current environment."""
+    """End the fork server; the next call of ``start_fork_server`` starts one with the current environment variables."""
     global _server
     if _server is not None:
         _server.close()
@@ -178,7 +178,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 def _start_task(
     function: Callable[[T, ProgressCallback], R], task: T, idle: list[_Worker[T]], max_life: float | None
 ) -> _Worker[T]:
-    """Send a task to an idle process, else to a new process; return the worker that runs the task."""
+    """Send a task to an idle worker younger than ``max_life`` seconds, else to a new worker; return the worker."""
     most = _MAX_LIFE_SECONDS if max_life is None else max_life
     while idle:
         worker = idle.pop()
@@ -189,7 +189,7 @@ def _start_task(
     else:
         process = start_fork_server(function.__module__).fork(functools.partial(_serve_tasks, function))
         worker = _Worker(process, time.monotonic(), task)
-    # A process that is dead has closed its end of the socket, which ``_receive_message`` will notice.
+    # Ignore that the process is dead: its end of the socket is then closed, which ``_receive_message`` will notice.
     with contextlib.suppress(OSError):
         worker.process.connection.send(task)
     return worker
@@ -258,7 +258,7 @@ def _receive_tasks(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
             tasks.put(connection.recv())
     except (OSError, EOFError):
         pass
-    # This thread may send the error, because the main thread waits for a task and sends nothing.
+    # Two threads must not send at a time; the main thread sends nothing, because it waits for this task.
     except Exception as error:
         with contextlib.suppress(OSError):
             connection.send(("error", PicstoreError(f"a process cannot read its task: {error!r}")))

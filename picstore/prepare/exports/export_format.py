@@ -86,7 +86,7 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def describe(self, outline: Outline) -> Any:
-        """Return, in a worker process, what :meth:`divide` needs to know about a record: usually its size in bytes."""
+        """Return the facts from which :meth:`divide` chooses a record's part, such as its size; runs in a worker."""
 
     def divide(self, described: Sequence[Any]) -> list[Part]:
         """Divide the records, described by :meth:`describe`, into parts, by default of about ``shard_size`` bytes."""
@@ -94,7 +94,7 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def write(self, part: Part, records: Iterable[Record | None]) -> Any:
-        """Write a part's records durably, in a worker process; None stands for an unreadable record.
+        """Write a part's records durably, in a worker process; in ``records``, None stands for an unreadable record.
 
         If the worker process dies, another process calls this again for the same part.
 

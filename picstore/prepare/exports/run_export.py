@@ -44,8 +44,9 @@ from picstore.storage.location.atomic_file import make_folder, sync, sync_folder
 from picstore.storage.location.resolve import locate, map_concurrently
 
 _UNFINISHED = ".unfinished"  # name of a folder; it begins with a dot, because no class folder's name does
-_TASKS_A_WORKER = 4  # number of tasks per worker, for tasks that read containers' indexes
-# Smallest number of bytes of JPEGs per writing task; not less, because each task reads whole containers.
+_TASKS_A_WORKER = 4  # number of tasks per worker among which the reading of containers' indexes is divided
+# Smallest number of bytes of JPEGs per writing task: as tasks read whole containers, smaller tasks would read more
+# containers twice.
 _TASK_SIZE = 64 << 20
 _FORMATS: dict[str, type[ExportFormat]] = {
     "folder": FolderFormat,
@@ -155,7 +156,7 @@ def _read_outlines(
 
 
 def _write_tasks(dataset: Dataset, format: ExportFormat, outlines: Outlines) -> Iterator[WriteTask]:
-    """Divide the records into parts; yield tasks that each write one large part or several small parts."""
+    """Divide the records into parts; yield tasks that write consecutive parts of, together, about _TASK_SIZE bytes."""
     ends = np.cumsum(outlines.sizes)
     parts: list[Part] = []
     start = end = 0
@@ -180,7 +181,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _move_content(unfinished: Path, out: Path) -> None:
-    """Move the content of ``unfinished`` to ``out``, then remove ``unfinished``; after an error, do not remove it."""
+    """Move the content of ``unfinished`` to ``out``, then remove ``unfinished``, which marks ``out`` as incomplete."""
     for path in sorted(unfinished.iterdir()):
         path.rename(out / path.name)
     sync_folder(out)
@@ -205,7 +206,7 @@ class Outlines:
         containers, positions, sizes: int64 (n,), the number of each record's container, its position in the container,
             and the size of its JPEG in bytes.
         described: result of the format's ``describe`` for each record.
-        malformed: number of records whose extras are not JSON.
+        malformed: number of records that are left out because their extras are not JSON.
     """
 
     containers: I64
@@ -267,7 +268,7 @@ def _outline_container(dataset: Dataset, number: int, format: ExportFormat) -> O
     malformed = 0
     try:
         container = dataset.containers.index(number)
-    # A missing file of the container raises NotADataset.
+    # NotADataset is raised if the file of the container is missing.
     except (Damage, NotADataset):
         return join_outlines([])
     for k in np.flatnonzero(dataset.live.mask(number) & container.good).tolist():
@@ -342,7 +343,7 @@ def _read_records(task: WriteTask) -> Iterator[Record | None]:
 
 
 def _with_columns(record: Record) -> Record:
-    """Return a record with its columns' values added to its extra, unless the extra is neither an object nor null."""
+    """Add the values of a record's columns to its extra if this is an object or null; else change nothing."""
     extra = record.extra if record.columns else None
     if not record.columns or not isinstance(extra, (dict, type(None))):
         return record

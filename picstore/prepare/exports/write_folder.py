@@ -30,7 +30,7 @@ _PART_SIZE = 32 << 20  # number of bytes of JPEGs in a part of the export
 class _Wish(NamedTuple):
     """Properties of a record that decide its path.
 
-    ``stem`` is the preferred name, ``size`` the JPEG's size in bytes.
+    ``stem`` is the preferred file name without extension, ``size`` the JPEG's size in bytes.
     """
 
     label: int
@@ -56,7 +56,7 @@ class FolderFormat(ExportFormat):
         return _Wish(outline.label, outline.id, stem, tuple(outline.attachments), outline.jpeg)
 
     def divide(self, described: Sequence[_Wish]) -> list[Part]:
-        """Create the class folders; name all records in this process, because a name depends on all earlier names."""
+        """Create the class folders, and choose all records' paths here, because a path depends on all earlier paths."""
         folders = self._folders(wish.label for wish in described)
         for folder in folders.values():
             (self.root / folder).mkdir()
@@ -111,7 +111,7 @@ class FolderFormat(ExportFormat):
         return self.root / f"{TABLE}.{number}"
 
     def close(self, written: Sequence[bool | None]) -> list[str]:
-        """Join the parts' lines to records.jsonl; return messages if folders are not named and sorted like classes."""
+        """Join the parts' lines to records.jsonl; return messages if folders, sorted, are not the classes by label."""
         with (self.root / TABLE).open("wb") as table:
             for piece in map(self._piece, range(len(written))):
                 with piece.open("rb") as rows:
@@ -131,10 +131,7 @@ class FolderFormat(ExportFormat):
 
 
 def _free_path(wish: _Wish, folder: str, hidden: dict[str, str], used: UsedNames) -> str:
-    """Return a path without ``.jpg`` by which the record's JPEG and attachments have unused names.
-
-    Mark these as used.
-    """
+    """Return an unused path, without ``.jpg``, for a record; mark the names of its JPEG and attachments as used."""
     stem, tries = wish.stem, 0
     while True:
         path = f"{folder}/{stem}"

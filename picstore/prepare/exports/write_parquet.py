@@ -86,12 +86,13 @@ class ParquetFormat(ExportFormat):
 
         schema, remaining = self._schema(), iter(records)
         count = size = 0
-        # JPEGs do not compress, and statistics of the image column would hold two images per group.
+        # JPEGs do not compress, and statistics would store the least and the greatest image of each row group.
         options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
         with durable_file(self._path(number), self.root) as file, pq.ParquetWriter(file, schema, **options) as writer:
             while True:
                 rows = [_row(record) for record in islice(remaining, _ROWS_PER_GROUP)]
-                writer.write_table(pa.Table.from_pylist(rows, schema=schema))  # The last row group may be empty.
+                # The last row group is empty if the records fill all groups before it.
+                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
                 count += len(rows)
                 size += sum(map(_row_size, rows))
                 if len(rows) < _ROWS_PER_GROUP:
@@ -101,7 +102,7 @@ class ParquetFormat(ExportFormat):
         return self.root / "data" / f"train-{number:05d}.parquet"
 
     def close(self, written: Sequence[tuple[int, int] | None]) -> list[str]:
-        """Rename the files to consecutive numbers (write one without rows if there is none); write the dataset card."""
+        """Rename the files to consecutive numbers; if none exists, write one without rows; write the dataset card."""
         close_gaps(self._path, written)
         shards = [shard for shard in written if shard is not None] or [self._write_file(0, [])]
         download = sum(self._path(number).stat().st_size for number in range(len(shards)))

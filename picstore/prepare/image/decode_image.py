@@ -34,7 +34,8 @@ from picstore.prepare.image.pixel_conversion import join_strips, resize, to_rgb_
 from picstore.prepare.image.size_limits import check_size
 from picstore.prepare.image.tiff import read_layout, read_tags
 
-# Largest number of pixels of a JPEG to decode by picstore's own decoder, which keeps 12 bytes of memory per pixel.
+# Largest number of pixels of a JPEG to decode by picstore's own decoder. Pillow decodes larger JPEGs, because
+# picstore's decoder keeps 12 bytes of memory per pixel.
 _MAX_OWN_PIXELS = 1 << 24
 
 
@@ -43,7 +44,7 @@ class Decoded:
     """Image that is ready to be encoded: decoded, upright and resized.
 
     Attributes:
-        image: mode "L" or "RGB", or RGB as uint8 (height, width, 3); upright, of the size that the settings ask for.
+        image: PIL image of mode "L" or "RGB", or RGB as uint8 (height, width, 3); of the size that settings ask for.
         origin: reason for re-encoding: the kind of the source, such as "PNG" or "progressive JPEG", or "resize".
         coordinates: map from the source's pixels to the pixels of ``image``.
     """
@@ -89,7 +90,7 @@ def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
 
 
 def _reduced_bits(kind: str, data: bytes) -> str:
-    """Return a remark if the samples of a PNG or TIFF were reduced to 8 bits, else an empty string."""
+    """Return a remark if a PNG's or TIFF's samples have more than 8 bits, which decoding reduces; else return ""."""
     bits = data[24] if kind == "PNG" else 8
     if kind == "TIFF":
         with contextlib.suppress(Exception):  # Some TIFFs that Pillow reads have tags that ``read_layout`` rejects.
@@ -120,7 +121,7 @@ def _decode_upright_jpeg(data: bytes, settings: EncodeSettings) -> Decoded | Non
 
 
 def _decode_large(data: bytes, settings: EncodeSettings) -> Decoded | None:
-    """Decode a large image that is to be resized, in 3 bytes of memory per pixel; Pillow and NumPy would take 7."""
+    """Decode and resize a large TIFF or PNG by libvips, in 3 instead of 7 bytes per pixel; None for other images."""
     large = None if settings.resize is None else open_large_image(data, settings=settings)
     if large is None:
         return None
@@ -128,7 +129,7 @@ def _decode_large(data: bytes, settings: EncodeSettings) -> Decoded | None:
         pixels = join_strips(large.strips, height=large.size[1])
     except FaultFound:
         return None
-    image = Image.fromarray(pixels) if pixels.ndim == 2 else pixels  # ``resize`` needs three channels in an array.
+    image = Image.fromarray(pixels) if pixels.ndim == 2 else pixels  # ``resize`` takes grey only as a PIL image.
     return resize_upright(image, CoordinateMap(1, large.size, large.size), origin=large.origin, settings=settings)
 
 
@@ -149,8 +150,8 @@ def _decode_jpeg_by_pillow(image: Image.Image, orientation: int | None, settings
     else:
         origin = "JPEG" if target == size else "resize"
     if settings.resize is not None:
-        # libjpeg decodes at 1/2, 1/4 or 1/8 of the size if the result has at least twice the target size, which the
-        # resampling filter needs.
+        # Let libjpeg decode at 1/2, 1/4 or 1/8 of the size, but at no less than twice the target size, because the
+        # resampling filter needs that many pixels.
         twice = 2 * target[0], 2 * target[1]
         image.draft(None, twice[::-1] if turned >= 5 else twice)
     return decode_opened(image, origin=origin, settings=settings, size=size)
@@ -167,9 +168,9 @@ def decode_opened(
     with foreign_errors(f"damaged {origin}"):
         tiff_orientation = read_orientation(image) if image.format == "TIFF" else 1
         image.load()
-        # An icon's header and the PNG inside it may state different sizes.
+        # Check the size again after load(): an icon's header and the PNG inside it may state different sizes.
         check_size(*image.size, max_pixels=settings.max_pixels)
-        # load() rotates a TIFF and resets its orientation.
+        # Read the orientation only now, because load() has rotated a TIFF and reset its orientation.
         orientation = read_orientation(image)
         image = to_rgb_or_grey(image, background=settings.background)
         if orientation in TO_UPRIGHT:

@@ -42,7 +42,7 @@ from picstore.prepare.image.svg import is_svg
 SECONDS = 60
 # Number of idle decoder processes to keep; each takes 60 MB.
 _KEPT = 4
-_MODES = {"L": 1, "RGB": 3}  # bytes per pixel of each mode
+_MODES = {"L": 1, "RGB": 3}  # number of bytes per pixel, by mode of the decoded image
 _MAX_HEADER = 1 << 16
 
 
@@ -85,7 +85,7 @@ def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
 
 
 def decode_bounded(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
-    """Decode a file such that this process cannot hang or crash: in a decoder process, unless Pillow is safe for it."""
+    """Decode a file such that this process cannot hang or crash: in a decoder process, if Pillow is unsafe for it."""
     here = neither_hangs_nor_crashes(data, max_pixels=settings.max_pixels)
     return (decode_here if here else decode_apart)(data, settings=settings, name=name)
 
@@ -211,7 +211,7 @@ def main() -> None:
     library_errors.capture_stderr()
     os.chdir("/")
     gc.enable()
-    with contextlib.suppress(EOFError, OSError):  # The parent process has ended.
+    with contextlib.suppress(EOFError, OSError):  # These errors mean that the parent process has ended.
         while True:
             request, data = json.loads(connection.recv_bytes()), connection.recv_bytes()
             with _bounded(connection, seconds):

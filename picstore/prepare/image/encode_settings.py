@@ -21,7 +21,7 @@ MAX_SIDE = 65_500
 IMAGE_TIMEOUT = 300.0
 
 ENCODERS = ("turbo", "mozjpeg")
-# Chroma subsamplings of JPEGs that picstore writes. It also reads 440.
+# Chroma subsamplings in which picstore encodes JPEGs; picstore reads JPEGs of subsampling 440 too.
 SUBSAMPLINGS = ("444", "422", "420")
 
 _SIZE = re.compile(r"(?:(shorter|longer):([0-9]{1,5})|([0-9]{1,5})x([0-9]{1,5}))")
@@ -94,7 +94,7 @@ def parse_color(color: str | tuple[int, int, int]) -> tuple[int, int, int]:
     return red, green, blue
 
 
-# Name and type of each setting, and the text in error messages that says what to give. NumPy's integers are Integral.
+# Name and type of each setting, and words for error messages that say what to give. Integral includes NumPy's integers.
 _TYPES: tuple[tuple[str, Any, str], ...] = (
     ("quality", Integral, "an integer from 1 to 100"),
     ("max_pixels", Integral, "an integer of at least 1"),
@@ -106,7 +106,7 @@ _TYPES: tuple[tuple[str, Any, str], ...] = (
 
 
 class EncodeOptions(TypedDict, total=False):
-    """Attributes of :class:`EncodeSettings` that a user passes as keyword arguments."""
+    """Keyword arguments that set attributes of :class:`EncodeSettings`; ``resize`` is a string for ``Size.parse``."""
 
     resize: str | None
     quality: int

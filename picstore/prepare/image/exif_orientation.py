@@ -82,10 +82,10 @@ def read_orientation(image: Image.Image) -> int:
 
 
 def settle_orientation(image: Image.Image, orientation: int | None) -> None:
-    """Set an opened JPEG's orientation; if it is None, read it from the APP1 segments that Pillow kept."""
+    """Set the EXIF orientation of an opened JPEG to ``orientation``, or, if that is None, to that in APP1 segments."""
     if orientation is None:
         orientation = find_orientation(body for marker, body in getattr(image, "applist", ()) if marker == "APP1")
-    # For an unreadable EXIF block, the first getexif() raises an error of any type, and later calls do not.
+    # If the EXIF block is unreadable, only the first call of getexif() raises an error, of any type.
     with contextlib.suppress(Exception):
         image.getexif()
     image.getexif()[_ORIENTATION] = orientation

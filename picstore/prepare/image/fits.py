@@ -126,7 +126,7 @@ def _reduce(stored: npt.NDArray[Any], unit: _Unit, bits: int) -> Iterator[tuple[
         if bits < 0 or not whole:
             scaled: npt.NDArray[Any] = strip * np.float64(factor) + zero
         else:
-            # The sum wraps modulo 2**64, which is right for uint64, because its BZERO, 2**63, does not fit int64.
+            # BZERO is 2**63 for uint64, which int64 cannot hold; adding −2**63 gives the same sum modulo 2**64.
             scaled = strip.astype(np.int64) + np.int64(int(zero) if zero < 2**63 else -(2**63))
             scaled = scaled.view(np.uint64) if zero == 2**63 else scaled
         if blank is not None:

@@ -31,7 +31,7 @@ _HOLDS_LOCK = frozenset({"JPEG2000", "QOI"})
 
 _TIFF_SUBFILE_TYPE, _TIFF_SUB_IFDS, _DNG_VERSION = 254, 330, 50706
 _PAM_FIELD = re.compile(rb"^(MAXVAL|TUPLTYPE)[ \t]+(\S+)", re.MULTILINE)
-_BITFIELDS = 3  # value of BMP's compression field
+_BITFIELDS = 3  # value of BMP's compression field for pixels with bit masks
 # The SIZ segment of a JPEG 2000 codestream, which is the file or a box of the file (ISO/IEC 15444-1, A.5.1).
 _SIZ = re.compile(rb"(?:\A|jp2c|jp2c.{8})\xff\x4f\xff\x51.{38}", re.DOTALL)
 _JP2 = (b"\0\0\0\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")

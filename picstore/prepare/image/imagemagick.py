@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wand.image import Image as WandImage
 
 # fmt: off
-# ImageMagick's name of a coder, offset in the file, and the bytes that may stand there. The first match decides.
+# Coder's name in ImageMagick, offset in the file, and the bytes of which any may stand there. The first match counts.
 _MAGIC: tuple[tuple[str, int, tuple[bytes, ...]], ...] = (
     ("psd", 0, (b"8BPS",)), ("exr", 0, (b"\x76\x2f\x31\x01",)), ("hdr", 0, (b"#?RADIANCE", b"#?RGBE")),
     ("jxl", 0, (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")),
@@ -61,8 +61,8 @@ _EXTENSIONS = {
     **dict.fromkeys(("jbig", "jbg", "bie"), "jbig"),
 }
 
-# Coders whose images are rotated here. The decoders of HEIC and AVIF rotate images themselves, and leave the EXIF
-# unchanged.
+# Coders whose images are rotated here, by EXIF. HEIC and AVIF are left out, because their decoders rotate images
+# themselves but leave the EXIF unchanged.
 _ORIENTED = frozenset({"dpx", "miff", "tga"})
 
 # Coders that must read from a file instead of memory.
@@ -123,7 +123,7 @@ def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
             with wand_image() as image:
                 _load("Ping", image, data, coder)
                 width, height = image.size
-            # Accept the size 0 × 0, which Ping returns for some HEIC files.
+            # Accept the size 0 × 0, which Ping returns for some HEIC files; the resource limits apply to these too.
             check_size(max(1, width), max(1, height), max_pixels=max_pixels)
             with wand_image() as image:
                 if coder in _LAYERED:
@@ -217,7 +217,8 @@ def _convert_pixels(image: WandImage, coder: str) -> Image.Image:
     if coder in _ORIENTED:
         image.auto_orient()
     if coder == "dpx" and image.metadata.get(_DPX_TRANSFER) != "Linear" and image.colorspace == "rgb":
-        # This changes no sample: ImageMagick takes the samples of every DPX that is not logarithmic for linear light.
+        # Declare the samples sRGB without changing them: ImageMagick wrongly takes the samples of every DPX that is
+        # not logarithmic for linear light.
         image.colorspace = "srgb"
     grey = image.colorspace == "gray"
     if not grey and image.colorspace != "srgb":

@@ -63,7 +63,7 @@ def find_vips() -> Any:
 
 
 class FaultFound(Exception):
-    """Error for an image that libvips cannot read."""
+    """Error for an image that libvips cannot read, or reads with another size or format than Pillow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _fetch_strips(vips: Any, data: bytes, image: Image.Image) -> Iterator[U8]:
     load = vips.Image.pngload_source if image.format == "PNG" else vips.Image.tiffload_source
     bands = len(image.getbands())
     try:
-        # Unlike a buffer, a source does not copy the file.
+        # Load from a source, because loading from a buffer would copy the file.
         opened = load(vips.Source.new_from_memory(data), access="sequential", fail_on="warning")
         if (opened.width, opened.height, opened.bands, opened.format) != (*image.size, bands, "uchar"):
             raise FaultFound("libvips reads another size or format")
@@ -118,11 +118,11 @@ def _needs_no_conversion(data: bytes, image: Image.Image) -> bool:
         return _is_plain_png(data)
     tags = getattr(image, "tag_v2", {})
     if image.format != "TIFF" or _SUB_IFDS in tags or _DNG_VERSION in tags or data[8:10] == b"CR":
-        return False  # The file is not a TIFF, or perhaps a camera's raw file.
+        return False  # The file is neither a PNG nor a TIFF, or it may be a camera's raw file.
     plain = all(set(np.ravel(tags.get(tag, min(values))).tolist()) == values for tag, values in _USUAL.items())
     photometric = 2 if image.mode == "RGB" else 1
     kind = tags.get(_COMPRESSION, 1) in _LOSSLESS and tags.get(_PHOTOMETRIC) == photometric
-    # Pillow reads uncompressed tiles without libtiff, and so treats damaged tile sizes differently than libvips.
+    # Leave uncompressed tiles to Pillow, which reads them without libtiff and so treats damaged tile sizes differently.
     raw_tiles = tags.get(_COMPRESSION, 1) == 1 and _TILE_WIDTH in tags
     return plain and kind and not raw_tiles and _EXTRA_SAMPLES not in tags
 

@@ -144,7 +144,7 @@ def _bare_jpeg(data: bytes) -> Bare:
 
 
 def _decides_about_pixels(marker: int, body: bytes) -> bool:
-    """Return whether a marker segment must be kept, because libjpeg or the conversion of CMYK needs it."""
+    """Return whether a JPEG's marker segment affects the decoded pixels, by libjpeg or by the conversion of CMYK."""
     if marker == APP0:
         return body.startswith(b"JFIF\0") and len(body) >= 14
     if marker == APP14:
@@ -167,7 +167,7 @@ def mend_data(data: bytes) -> bytes:
         return data
     start = data.find(b"\n", head.end()) + 1
     *colors, rest = data[start:].split(b"\n", int(head[3])) if start else [data]
-    # Number of characters before a color: the quotation mark and a pixel's name, which may look like a color.
+    # Number of characters to skip before a color: a quotation mark and a pixel's name, which may look like a color.
     key = 1 + int(head[4][:3])
     mended = [line[:key] + _XPM_COLOR.sub(_two_digits, line[key:]) for line in colors]
     return data[:start] + b"\n".join((*mended, rest))

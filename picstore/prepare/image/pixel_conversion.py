@@ -57,7 +57,7 @@ def _with_alpha(image: Image.Image) -> Image.Image:
         return image
     if image.mode == "La":
         return image.convert("LA")
-    # Modes P, PA and RGBa, and modes 1, L and RGB with a transparent color, are converted.
+    # All other images with transparency are of mode P, PA or RGBa, or of mode 1, L or RGB with a transparent color.
     return image.convert("RGBA")
 
 
@@ -99,7 +99,7 @@ def _reduce_depth(image: Image.Image, background: tuple[int, int, int]) -> Image
 
 
 def _is_wide(image: Image.Image) -> bool:
-    """Return whether an image has 32-bit integers; Pillow's mode "I" holds 16-bit integers for some formats."""
+    """Return whether an image has 32-bit integers; in mode "I", Pillow's PNGs and PPMs have 16-bit integers."""
     return image.mode == "I" and image.format not in ("PNG", "PPM")
 
 
@@ -122,7 +122,7 @@ def integer_top(strips: Iterable[npt.NDArray[Any]], *, most: int) -> int:
 
 
 def largest_usual(strips: Iterable[npt.NDArray[Any]]) -> float:
-    """Return the float to scale to white: the least of 1, 255, 65,535 that no sample exceeds, or the largest sample."""
+    """Return the float to scale to white: the least of 1, 255, 65,535 that no sample exceeds, else the largest."""
     most = max(float(np.max(values, initial=0, where=np.isfinite(values))) for values in strips)
     return next((top for top in (1.0, 255.0, 65_535.0) if most <= top), most)
 

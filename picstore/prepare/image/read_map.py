@@ -73,7 +73,7 @@ def make_map(name: str, data: bytes | Array, spec: MapSpec, image: CoordinateMap
         if given and spec.dtype != "uint16":
             return given
         encoded = encode_map(np.ascontiguousarray(values))
-        # A uint16 PNG is kept only if its values are stored as PNG.
+        # Keep a given uint16 PNG only if ``encode_map`` stores its values as PNG too.
         return given if given[:4] == encoded[:4] else encoded
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error

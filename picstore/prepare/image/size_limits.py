@@ -17,14 +17,14 @@ from picstore.errors import ImageError
 _JBIG = struct.Struct(">BBBBIIIBBBB")
 # Each layer doubles both sides: with more layers, a dot of the lowest layer would cover more than 2**31 dots.
 _JBIG_LAYERS = 31
-# Bytes that hold a JPEG XL signature and size header (ISO/IEC 18181-1), which has up to 68 bits, the lowest bit first.
+# Number of bytes that hold a JPEG XL signature and size header (ISO/IEC 18181-1), of up to 68 bits, lowest bit first.
 _JPEG_XL_HEADER = 11
 # Ratio of width to height, by code in a JPEG XL header. With code 0, the header states the width itself.
 _JPEG_XL_RATIOS = ((0, 1), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
-# Bytes of address space that a decoder may add, whatever the image, for libraries and stacks.
+# Number of bytes of address space that a decoder may add for libraries and stacks, whatever the image's size.
 _DECODER_BYTES = 512 << 20
-# Bytes of address space that a decoder may add for each pixel, for copies and layers.
+# Number of bytes of address space that a decoder may add per pixel of the image, for copies and layers.
 _DECODER_BYTES_PER_PIXEL = 64
 
 
@@ -61,7 +61,7 @@ def open_by_pillow(data: bytes, formats: Sequence[str]) -> ImageFile.ImageFile:
         factory, accept = Image.OPEN[each]
         try:
             accepted = accept is None or accept(data[:16])
-            # A string is Pillow's warning that its build lacks a library for the format.
+            # ``accept`` returns a string, a warning, if this build of Pillow lacks the library for the format.
             if accepted and not isinstance(accepted, str):
                 return factory(io.BytesIO(data), "")
         # The file has another format, or its header is damaged.

@@ -22,7 +22,7 @@ _MAX_BYTES = 32 << 20
 _MAX_DEPTH = 256
 # Number of bytes from a file's start within which the first element must begin.
 _PROLOG = 65_536
-_DEFAULT_SIZE = (300.0, 150.0)  # Width and height in pixels of an element that states none (CSS 2.1, 10.3.2).
+_DEFAULT_SIZE = (300.0, 150.0)  # width and height in pixels of an SVG that states no size (CSS 2.1, 10.3.2)
 _UNITS = {"px": 1.0, "pt": 96 / 72, "pc": 16.0, "in": 96.0, "cm": 96 / 2.54, "mm": 96 / 25.4}
 _MAX_NUMBER = 40  # largest number of characters of a number in an attribute
 _ENCODINGS = frozenset(("utf-8", "us-ascii", "iso-8859-1", "windows-1252"))
@@ -115,7 +115,7 @@ def _decode_text(data: bytes) -> str:
         declared: list[str] = []
         parser = expat.ParserCreate()
         parser.XmlDeclHandler = lambda _, encoding, __: declared.append(encoding or "")
-        # Errors are found later, when the whole document is parsed.
+        # Ignore errors here, because parsing the whole document will report them.
         with contextlib.suppress(expat.ExpatError, ValueError, LookupError):
             parser.Parse(data[:1024].lstrip(), False)
         encoding = (declared[0] if declared else "").lower() or "utf-8"

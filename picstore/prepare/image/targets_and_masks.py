@@ -122,10 +122,7 @@ def _require_follower(opened: Image.Image, image: CoordinateMap, factor: int) ->
 
 
 def _moved(opened: Image.Image, image: CoordinateMap, factor: int) -> Image.Image | None:
-    """Rotate and resize an attachment like its image, which is ``factor`` times as large.
-
-    Return None if it is unchanged.
-    """
+    """Rotate and resize an attachment like its image, which is ``factor`` times as large; None if nothing changes."""
     upright = tuple(-(-side // factor) for side in image.upright_size)
     turn = TO_UPRIGHT[image.orientation] if opened.size != upright else None
     turned = opened if turn is None else opened.transpose(turn)

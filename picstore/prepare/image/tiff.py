@@ -113,7 +113,7 @@ class Layout:
 def read_tags(data: bytes) -> TiffImagePlugin.ImageFileDirectory_v2:
     """Read the tags of the first picture in a TIFF. Values are read on access, and only inside the file."""
     big = data[2:4] in (b"+\0", b"\0+")
-    # Pillow recognizes BigTIFF's magic number in little-endian order only.
+    # Pillow recognizes BigTIFF's magic number in little-endian order only, so ``prefix`` states the byte order.
     header = b"II+\0" + data[4:16] if big else data[:8]
     tags = TiffImagePlugin.ImageFileDirectory_v2(header, prefix=data[:2])
     file = io.BytesIO(data)
@@ -286,7 +286,7 @@ def _read_samples(
 
 
 def _decompress(segment: bytes, size: tuple[int, int], compression: int) -> U8:
-    """Decompress a strip or tile to bytes (rows, bytes per row) by libtiff, which is told that it is a grey picture."""
+    """Decompress a strip or tile to bytes (rows, bytes per row), by giving it to libtiff as a grey picture."""
     row_bytes, rows = size
     if compression == _UNCOMPRESSED:
         if len(segment) < row_bytes * rows:
@@ -297,7 +297,7 @@ def _decompress(segment: bytes, size: tuple[int, int], compression: int) -> U8:
     places = (_STRIP_OFFSETS, start), (_SAMPLES, 1), (_ROWS, rows), (_STRIP_COUNTS, len(segment))
     entries = [field for tag, value in (*tags, *places) for field in (tag, _LONG, 1, value)]
     header = struct.pack("<2sHI", b"II", 42, 8) + _DIRECTORY.pack(len(entries) // 4, *entries, 0)
-    # Unlike ``Image.open``, this class does not limit the number of pixels.
+    # Open the picture by its class, because ``Image.open`` limits the number of pixels.
     picture = TiffImagePlugin.TiffImageFile(io.BytesIO(header + segment))
     return np.asarray(picture)
 

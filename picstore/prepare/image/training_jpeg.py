@@ -43,7 +43,7 @@ _START = b"\xff\xd8\xff"  # SOI marker, and first byte of the next marker
 _END = b"\xff\xd9"
 # Coding processes whose JPEGs libjpeg-turbo can decode at a fraction of the size.
 _PROCESSES = ("baseline", "extended", "progressive")
-# Largest length in bytes of a restart segment, looked up only once, because np.iinfo takes 9 µs.
+# Largest length in bytes of a restart segment that an index can state, looked up once, because np.iinfo takes 9 µs.
 _MAX_LENGTH = int(np.iinfo(SEGMENT).max)
 
 
@@ -99,7 +99,7 @@ def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list
                 made[k] = str(error)
                 continue
             if source.rfind(_END, header.length) < 0:
-                # Re-encoding the JPEG will fail if image data is missing too.
+                # If more than the EOI marker is missing, re-encoding the JPEG will fail.
                 made[k] = "damaged JPEG: its end is missing"
             elif _fits_unchanged((header.width, header.height), settings):
                 parsed[k] = source, segments, header

@@ -40,7 +40,7 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     area are left out, and counted in a message. Listing needs memory of about twice the annotation file's size; the
     returned inputs need about once that size.
     """
-    # Raise an error if ``folder`` is not a folder.
+    # Raise NotADataset or UsageError if ``folder`` is not a folder.
     visible_entries(folder)
     document = _Document(_annotation_file(folder, annotations))
     images: dict[int, Input] = {}
@@ -48,7 +48,7 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     # For each image id, offsets of the image's annotations in the file's text.
     offsets: dict[int, list[int]] = {}
     optional: set[str] = set()
-    numbers: set[int] = set()  # ids of the annotations read so far
+    numbers: set[int] = set()  # ids of the annotations read so far, to detect repeated ids
     for name, path, offset, value in document.items():
         id_ = document.integer(value, "id", path)
         if name == "annotations":
@@ -91,7 +91,7 @@ def _annotation_file(folder: Location, annotations: Where | None) -> Location:
 
 
 class _Document:
-    """Annotation file, which yields its items and checks their values; a failed check raises UsageError."""
+    """COCO annotation file, which yields the items of its lists and checks values; wrong values raise UsageError."""
 
     def __init__(self, file: Location) -> None:
         self._file = file
@@ -108,7 +108,7 @@ class _Document:
         raise UsageError(f"{self._file}: {path}: {what}")
 
     def items(self) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
-        """Yield (list's name, item's path for messages, item's offset, item) for each item of the lists _LISTS."""
+        """Yield (list's name, item's path, ``images[0]``, item's offset, item) for each item of the lists _LISTS."""
         counts: dict[str, int] = {}
         try:
             for name, offset, value in self.values.items(_LISTS):
@@ -126,7 +126,7 @@ class _Document:
             raise UsageError(f"{self._file} has no list of {missing[0]}; annotations of COCO need {lists}")
 
     def integer(self, value: dict[str, Any], key: str, path: str) -> int:
-        """Return member ``key`` of the object at ``path``; raise UsageError unless the member is an integer."""
+        """Return member ``key`` of the object ``value``; raise UsageError, naming ``path``, unless it is an integer."""
         number = value.get(key)
         if type(number) is not int:
             self.refuse(f"{path}.{key}", "missing" if key not in value else "not an integer")
@@ -140,10 +140,9 @@ class _Document:
         return text
 
     def numbers(self, values: Any, path: str, format_: str, *, multiple: int = 1) -> list[float]:
-        """Return the list ``values``.
+        """Return the numbers in the list ``values``, which must lie within ±MAX_COORDINATE; else raise UsageError.
 
-        Raise UsageError unless its length is a multiple of ``multiple`` and all items are numbers within
-        ±MAX_COORDINATE.
+        The length of the list must be a multiple of ``multiple``; errors name ``path``, and ``format_`` as expected.
         """
         if not isinstance(values, list) or len(values) % multiple or not {int, float}.issuperset(map(type, values)):
             self.refuse(path, f"not {format_}")

@@ -32,7 +32,7 @@ _KEY = struct.Struct("<8sQQQ")
 
 @dataclass(frozen=True, slots=True)
 class CompressedBlock:
-    """Byte range of a file that was compressed as a whole; ``codec`` is one of CODECS."""
+    """Byte range of a file that was compressed as a whole by ``codec``, one of CODECS; sizes are in bytes."""
 
     codec: str
     offset: int
@@ -45,7 +45,7 @@ class CompressedBlock:
 
 
 class DecompressedBlock:
-    """Data to which a :class:`CompressedBlock` decompresses, with the interface of :class:`SourceFile`."""
+    """Decompressed data of a :class:`CompressedBlock`, to be read like a :class:`SourceFile`."""
 
     def __init__(self, data: bytes, path: str) -> None:
         self._data, self.path, self.printable_path, self.size = data, path, printable(path), len(data)
@@ -134,7 +134,7 @@ def image_file(array: U8) -> bytes:
 
 
 def reader_in_block(encoding: str, block: CompressedBlock | None) -> tuple[Callable[[Input], bytes] | None, bytes]:
-    """Return ``Input.reader`` and ``Input.key`` of an input in a compressed block, or, without ``block``, in a file."""
+    """Return the reader and key of an :class:`Input` in a compressed block; if ``block`` is None, in a plain file."""
     if encoding == "pil":
         return (read_pil, b"") if block is None else (read_compressed_pil, block.to_key())
     return (None, b"") if block is None else (read_compressed, block.to_key())

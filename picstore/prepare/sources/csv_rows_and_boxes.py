@@ -33,7 +33,7 @@ PATH_FIELDS = (
 )
 # A CSV is divided into parts only if its header has fewer bytes than this. ``csv`` rejects fields of twice this size.
 MAX_HEADER = 1 << 16
-CUT = "cut off, "  # start of the message about a last row with too few values, because the file was cut off
+CUT = "cut off, "  # start of the message about a last row that has too few values, as in a file that was cut off
 _MAX_TABLE = 1 << 32  # largest size in bytes of a table
 # Usual names of the columns of a box's left, top, right and bottom, in lower case.
 _CORNERS = (
@@ -69,7 +69,10 @@ def delimiter_of(table: Location) -> str:
 
 
 def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) -> Iterator[Row]:
-    """Yield the rows of a part of a CSV, which follows ``lines`` lines; without ``names``, it begins with them."""
+    """Yield the rows of a CSV's part ``text``, before which the file has ``lines`` lines.
+
+    ``names`` are the names of the columns; if None, the first row of the part states the names.
+    """
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(table), strict=True)
     try:
         names = next(reader, []) if names is None else names
@@ -107,7 +110,7 @@ class _Image:
 def list_box_csv(table: Location, root: Location, image_field: str | None, label_field: str | None) -> Listing | None:
     """List the images of a CSV of boxes in order of appearance, with label −1 (docs/sources.md).
 
-    A row with four empty corners names an image without objects.
+    A row whose four box columns are empty names an image without objects.
 
     Args:
         root: folder of the images. A name without a suffix is the stem of a file in the folder.

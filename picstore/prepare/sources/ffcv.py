@@ -92,8 +92,8 @@ def _samples(
         file.read(table_offset, (file.size - table_offset) // _ALLOCATION.itemsize * _ALLOCATION.itemsize), _ALLOCATION
     )
     allocations = np.sort(allocations, order="offset")
-    # Number of bytes that JSON fields may still have: samples do not share fields, so all fields fit into the file's
-    # size.
+    # Number of bytes that further JSON fields may take: as samples do not share fields, the file's size bounds the sum
+    # of all fields.
     json_bytes = file.size
     json_fields = [name for name, type_ in fields.items() if type_ == _JSON]
     for first in range(0, samples, _ROWS_PER_READ):
@@ -109,7 +109,7 @@ def _samples(
 
 
 def _sizes(allocations: Table, images: Table) -> I64:
-    """Return the size in bytes of the allocation at each image's offset; −1 if there is no allocation at the offset."""
+    """Return each image's size in bytes, which the allocation table states for its offset; −1 if the table lacks it."""
     sizes = np.full(len(images), -1, np.int64)
     if len(allocations):
         nearest = np.minimum(np.searchsorted(allocations["offset"], images["offset"]), len(allocations) - 1)

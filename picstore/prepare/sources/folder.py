@@ -19,7 +19,7 @@ from picstore.storage.location.regular_file import is_folder, kind_of
 from picstore.storage.location.resolve import Location
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
-# Keys of ``_Walk.notes``.
+# Keys of ``_Walk.notes``, one for each kind of entry that messages count.
 _NO_IMAGE, _OUTSIDE, _HIDDEN = "no image", "link out of the source", "hidden"
 _ODD_KEY = "its name has an empty part, '.', '..' or a control character, which the client of stores refuses; rename it"
 _OF_PROGRAMS = {".DS_Store", ".localized", ".directory", ".git", ".gitattributes", ".gitignore", ".ipynb_checkpoints"}
@@ -62,7 +62,7 @@ def list_folder(location: Location, *, hidden: bool = False, engine: Engine | No
 
 @dataclass(frozen=True, slots=True)
 class _ClassFolder:
-    """Folder of a class, or the source's folder as the only class; ``prefix`` begins the names of its inputs."""
+    """Folder of a class, or the source's folder as the only class; names of its inputs begin with ``prefix``."""
 
     source: Location
     folder: Location
@@ -72,7 +72,7 @@ class _ClassFolder:
 
 
 def is_taken(name: str, *, hidden: bool) -> bool:
-    """Return whether an entry is listed: visible, or ``hidden`` is set and no system or known program created it."""
+    """Return whether to list the entry ``name``: if visible, or, with ``hidden``, if no known program created it."""
     return not name.startswith(".") or (hidden and name not in _OF_PROGRAMS and not name.startswith("._"))
 
 
@@ -82,10 +82,10 @@ def _list_class(folder: _ClassFolder) -> FoundPart:
 
 
 def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list[Input]:
-    """List all files below a folder and its sub-folders, depth first, sorted by name."""
+    """List the files below a class's folder that may be images, depth first, sorted by name."""
     if isinstance(folder, Folder):
         return list(walk.files_below(str(folder), prefix, label, set()))
-    # A store lists a thousand objects of any depth per request, so the folders are not listed one by one.
+    # An object store lists a thousand objects of any depth per request, so do not list folder by folder.
     files = sorted((name.split("/"), size) for name, size in folder.files())
     folders = {tuple(parts[:depth]) for parts, _ in files for depth in range(1, len(parts))}
     found = []

@@ -169,7 +169,7 @@ def _is_of_matlab(item: Any) -> bool:
 def _samples(
     path: Path, image: str, count: int, rows: dict[str, Any], label: str | None, size: int
 ) -> Iterator[SourceSample]:
-    """Yield a sample per row of the datasets.
+    """Yield a sample for each of the ``count`` rows of the dataset ``image`` and of ``rows``, other datasets by name.
 
     Raise Corrupt once the strings read so far have more than ``size`` bytes, the size of the file: rows of a hostile
     file may all refer to one stored string, which would take memory anew for each row.

@@ -32,7 +32,7 @@ def list_imagenet(location: Location, *, synsets: Where | None = None, engine: E
     if synsets is None:
         refuse_splits(names, location, "--synsets")
     label_of = {name: label for label, name in enumerate(classes)}
-    # Reading a tar header from disk takes 120 µs if one tar is read at a time, and 20 µs if 16 tars are.
+    # ``list_parts`` reads 16 tars at a time: reading a header from disk then takes 20 µs, and 120 µs one by one.
     tars = [(str(location / f"{name}.tar"), name, label_of[name]) for name in names]
     return list_parts(_list_tar, tars, engine).build("imagenet", classes=classes)
 

@@ -50,7 +50,7 @@ class PackedInputs:
 
 
 class _Inputs(Sequence[Input]):
-    """Sequence of inputs; slices are views, and pickling turns it into a list."""
+    """Sequence of inputs, whose slices are views and which is unpickled as a list."""
 
     @overload
     def __getitem__(self, k: int) -> Input: ...
@@ -69,7 +69,7 @@ class _Inputs(Sequence[Input]):
 
 
 class InputTable(_Inputs):
-    """Inputs in the order in which they are added, in blocks; all complete blocks are in a temporary file.
+    """Inputs in the order in which they are added; complete blocks of BLOCK inputs are in a temporary file.
 
     Each group of inputs has its own label numbers: inputs added one by one are group 0, and each call of
     :meth:`add_packed` adds a group.
@@ -107,7 +107,7 @@ class InputTable(_Inputs):
             self.append(one)
 
     def add_packed(self, packed: PackedInputs) -> int:
-        """Add packed inputs as a new group, and return the group's number."""
+        """Add packed inputs as a new group, and return the group's index, for :meth:`number_labels`."""
         if self._last:
             self._write()
         self._readers.append(list(packed.readers))
@@ -190,7 +190,7 @@ class InputTable(_Inputs):
         if one.reader not in readers:
             readers.append(one.reader)
         row = list(_values_of(one))
-        # JSON cannot hold bytes.
+        # JSON cannot hold bytes; Latin-1 turns each byte into a character.
         row[_EXTRA], row[_KEY] = one.extra.decode("latin-1"), one.key.decode("latin-1")
         row[_ATTACHMENTS] = [(name, self._to_json(other)) for name, other in one.attachments]
         row[_READER] = readers.index(one.reader)

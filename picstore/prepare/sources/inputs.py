@@ -40,7 +40,7 @@ class Input:
         attachments: (name, input with the bytes) of each attachment; the listing declares the names.
         reader: module-level function that reads the input from ``path``, ``offset``, ``size`` and ``key``, raises
             ImageError and may keep files open; None for a byte range. Other processes import the function by name.
-        key: argument for the reader; unused without a reader.
+        key: what the reader needs besides the byte range, as bytes in the reader's format; unused without a reader.
         crc: CRC-32C that the bytes must have, if known.
         targets: forms of the targets (boxes, polygons, keypoints) in the extra: ``annotations.OWN`` or the value of
             ``--targets``; empty if fields with these names are metadata, which conversion leaves unchanged.
@@ -269,10 +269,7 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
         return read_input(source)
 
     def _submit_requests(self) -> bool:
-        """Request further inputs until _MAX_AHEAD bytes are under way.
-
-        Return whether any requested input is not read yet.
-        """
+        """Request inputs in advance, about _MAX_AHEAD bytes; return whether a requested input has not been read yet."""
         while self._bytes < _MAX_AHEAD and (following := next(self._coming, None)) is not None:
             self._requests.append((following, self._threads.submit(read_input, following)))
             self._bytes += _expected_bytes(following)

@@ -116,7 +116,7 @@ class LabelFields:
         self._fields: dict[str, None] = {}
 
     def choose(self, fields: Collection[str], *, only: Sequence[str] = ()) -> str | None:
-        """Return a file's label field: the user's, else one with a usual name, else the only member of ``only``."""
+        """Return a file's label field: the user's, else one with a usual name, else ``only[0]`` if it is alone."""
         chosen = self._given if self._given in fields else None
         if self._given is None:
             chosen = usual_field(fields, LABEL_FIELDS) or (only[0] if len(only) == 1 else None)
@@ -221,10 +221,7 @@ def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where:
 def _number_names(
     numbers: dict[Label, int], stated: Sequence[int | str], classes: Sequence[str], others: set[str], where: object
 ) -> tuple[list[str], list[str]]:
-    """Write each label's class number to ``numbers``, taking labels as class names.
-
-    Return the class names, and messages.
-    """
+    """Take the labels ``stated`` as class names, and write their numbers to ``numbers``; return names and messages."""
     names = [*classes]
     texts = {str(label) for label in stated if isinstance(label, str) or not classes}
     names += sorted(texts - set(classes))
@@ -255,9 +252,9 @@ def _refuse_outside(numbers: Mapping[Label, int], names: Sequence[str], where: o
 
 
 def _number_folders(counts: Mapping[Label, int]) -> Numbering:
-    """Number the classes by the first path component in which the samples' folders differ.
+    """Take as a sample's class the first component in which the paths of the samples' folders differ.
 
-    If there is only one folder, all samples get −1.
+    If the folders do not differ, all samples get the class number −1.
     """
     paths: dict[Label, tuple[str, ...]] = {
         label: tuple(label.path.split("/")) for label in counts if isinstance(label, InFolder)

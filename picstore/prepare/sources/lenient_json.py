@@ -117,8 +117,8 @@ class JsonItems:
     def items(self, lists: Collection[str]) -> Iterator[tuple[str, int, Any]]:
         """Read the whole document, and yield (list's name, item's offset, item) for each item of the named lists.
 
-        Each list begins with (name, −1, None), so that an empty list differs from a missing list. All other members of
-        the object are skipped.
+        Before the items of a list, (name, −1, None) is yielded, so that an empty list differs from a missing list. All
+        other members of the object are skipped.
         """
         self._offset = 0
         self._expect("{")
@@ -138,7 +138,7 @@ class JsonItems:
             self._fail("the end")
 
     def _members(self, close: str) -> Iterator[int]:
-        """Yield each member's offset, up to the bracket ``close``; the caller must parse a member before the next."""
+        """Yield each member's offset, up to the bracket ``close``; the caller must parse the member at each offset."""
         if self._text.startswith(close, self._offset):
             self._expect(close)
             return

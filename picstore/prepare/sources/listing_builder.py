@@ -33,7 +33,7 @@ from picstore.storage.annotations import FIELDS
 from picstore.storage.location.resolve import Where, map_concurrently
 
 T = TypeVar("T")
-# Messages for the user: for each text, the number of cases and the first example in sorted order.
+# Messages for the user, by text: number of cases, and the name of the case that is first in sorted order.
 Notes = dict[str, tuple[int, str]]
 
 _SEEN = 64  # largest number of names of samples' fields to collect for messages
@@ -120,7 +120,7 @@ class ListingBuilder:
     def __init__(self, samples: Iterable[SourceSample] = ()) -> None:
         self._inputs = InputTable()
         self._facts = _Facts()
-        # Provisional number of each label, by order of appearance.
+        # Provisional number of each label, in order of appearance; ``build`` replaces it by the class number.
         self._turns: dict[Label, int] = {}
         # Number of readable samples with each label, at the index that is the label's provisional number.
         self._counts: list[int] = []

@@ -250,7 +250,7 @@ def _int32(value: int) -> int:
 
 
 def _datum(value: Any) -> dict[int, Field] | None:
-    """Return the fields of a Datum by number; None if the value is not a Datum."""
+    """Parse the value of an entry as a Datum; return the Datum's fields by number, or None for any other value."""
     fields: dict[int, Field] = {}
     try:
         for field in fields_of(memory_reader(value), 0, len(value)):
@@ -267,7 +267,7 @@ def _datum(value: Any) -> dict[int, Field] | None:
 
 
 def read_lmdb(source: Input) -> bytes:
-    """Return the image file in the entry of an input's ``key``. The LMDB stays open for the next input."""
+    """Return the image file in the entry whose key is the input's ``key``; the LMDB stays open for the next input."""
     with _open_environment(source.path, source.version).begin(buffers=True) as transaction:
         value = transaction.get(source.key)
         if value is None:

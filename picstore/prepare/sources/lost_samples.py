@@ -15,7 +15,7 @@ from picstore.prepare.sources.samples import SourceSample
 from picstore.prepare.sources.source_file import file_version, printable
 from picstore.storage.location.resolve import Location, Where, locate
 
-# If more samples than this are missing from a file, one failing sample stands for all. Listing a million took 20 s.
+# If more samples than this are missing from a file, one failing sample stands for all: listing a million took 20 s.
 _MAX_MISSING = 1 << 16
 T = TypeVar("T", bound="Input | SourceSample")
 
@@ -39,7 +39,7 @@ def end_at_damage(
         count: number of samples that the file or its index states; a failing sample is yielded for each missing sample,
             or one for all if more than _MAX_MISSING are missing.
             If None, one failing sample stands for all lost samples, with an estimate of their number in ``lost``.
-        first: number of the file's first sample, from which names of missing samples count.
+        first: number in the name of the file's first sample; the names of missing samples continue the count.
         may_be_empty: whether a file without samples counts as undamaged.
         version: version of the file, if it was opened before; by default its current version.
     """
@@ -69,7 +69,7 @@ def end_at_damage(
 
 
 def _of_version(sample: T, version: str) -> T:
-    """Return a sample that states its file's version, as do its attachments from the same file."""
+    """Return the sample with its file's ``version`` set, also in attachments from the same file."""
     attachments = sample.attachments
     if attachments:
         attachments = tuple(
@@ -88,7 +88,7 @@ def describe_damage(error: Damage) -> str:
 
 
 def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *arguments: Any) -> SourceSample:
-    """Return ``make(*arguments)``; on Damage, a sample with the damage as ``problem``, so that listing continues."""
+    """Return ``make(*arguments)``; if it raises Damage, a sample with that ``problem``, so that listing continues."""
     try:
         return make(*arguments)
     except Damage as error:
@@ -96,7 +96,7 @@ def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *argumen
 
 
 def estimate_loss(file: Location, found: int, offset: int) -> int:
-    """Estimate the number of samples after damage at byte ``offset``, before which there are ``found`` samples.
+    """Estimate the number of samples lost to damage at byte ``offset``, before which a file has ``found`` samples.
 
     All samples are assumed to have the same size. If the file ends at ``offset``, the estimate is ``found``.
     """
@@ -108,7 +108,7 @@ def estimate_loss(file: Location, found: int, offset: int) -> int:
 
 
 def estimate_by_others(inputs: Sequence[Input]) -> dict[str, int]:
-    """Return each damaged file's estimated number of lost samples, by path, from intact files of the same suffix."""
+    """Estimate, by path, each damaged file's number of lost samples: from the median of intact files of its suffix."""
     counts = Counter(one.path for one in inputs)
     damaged = {one.path: one.lost for one in inputs if one.lost}
     estimates: dict[str, int] = {}

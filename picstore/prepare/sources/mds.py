@@ -114,7 +114,7 @@ def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
 
 
 def _samples(shard: _Shard, image: str, label: str | None, skipped: SkippedFields) -> Iterator[SourceSample]:
-    # A store takes 20 ms to return a file's version, so ask for the version only once per shard.
+    # An object store takes 20 ms to return a file's version, so ask for the version only once per shard.
     version = file_version(shard.file)
 
     def found() -> Iterator[SourceSample]:

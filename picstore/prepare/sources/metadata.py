@@ -33,7 +33,7 @@ from picstore.storage.format.record import MAX_EXTRA, extra_to_json
 
 # Largest nesting depth to keep, because JSON parsers are recursive and fail at some hundred levels.
 _MAX_DEPTH = 64
-# Number of bytes of the largest possible extra that a sample's fields and the input's name must leave free.
+# Number of bytes that a sample's fields and the input's name must leave free in an extra of the largest size.
 _ROOM = 1 << 10
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -67,7 +67,7 @@ class OddValues(Counter[tuple[str, str]]):
 
 
 class SkippedFields(Counter[str]):
-    """Number of samples with each field that records leave out; the counter's keys describe the fields."""
+    """Number of samples with each field that records leave out, by the field's description for messages."""
 
     def remarks(self) -> Iterator[str]:
         """Yield a message for each field that is left out; iterate only after all samples were read.
@@ -81,7 +81,7 @@ class SkippedFields(Counter[str]):
             yield f"{counted(others, 'other field')}: left out of {counted(count, 'sample')}"
 
     def merge(self, extra: dict[str, Any], inner: dict[str, Any]) -> None:
-        """Add the members of the object ``inner`` to a sample's extra, and count the fields that they replace in it."""
+        """Add the members of the object ``inner`` to ``extra``, and count the fields of ``extra`` that they replace."""
         for name in extra.keys() & inner.keys():
             self[f"field {printable(name)}, which an inner object has too"] += 1
         extra |= inner

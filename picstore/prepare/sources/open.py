@@ -138,10 +138,7 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
 
 
 def _with_targets(listing: Listing, forms: str) -> Listing:
-    """Return the listing with the target forms ``forms``.
-
-    If ``forms`` is empty, add remarks on fields that are named like targets.
-    """
+    """Return the listing with target forms ``forms``; if empty, with remarks on fields that are named like targets."""
     if forms:
         if listing.kind in _WITH_TARGETS:
             raise UsageError(f"the source {listing.kind} says where its targets are; leave out --targets")

@@ -178,7 +178,7 @@ def _present(opened: Any, group: int, column: str) -> list[bool] | None:
                 found += [bool(value and (value.get("bytes") or value.get("path"))) for value in values.to_pylist()]
             else:
                 found += values.is_valid().to_pylist()
-    # Rows from a damaged page on count as having a value; reading their images will fail.
+    # If a page is damaged, its rows and all later rows count as having a value; reading their images will fail.
     except (pa.ArrowException, OSError):
         pass
     return found + [True] * (stated.num_rows - len(found))
@@ -215,7 +215,7 @@ def _values(column: Any) -> list[Any]:
     """Convert a column to Python values, one by one if a string is not UTF-8 or Python cannot represent a date."""
     try:
         return list(column.to_pylist())
-    # UnicodeDecodeError is a ValueError.
+    # ``to_pylist`` raises UnicodeDecodeError, which is a ValueError, or OverflowError.
     except (ValueError, OverflowError):
         return [_value(scalar) for scalar in column]
 

@@ -101,7 +101,7 @@ def _columns(path: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
 
 
 def _split_part(path: tuple[str, ...]) -> int | None:
-    """Return the index of the path component that names a split, or None; in ``name=value``, name must be ``split``."""
+    """Return the index of the path component that names a split, or None; of ``name=value``, only ``split=`` counts."""
     folders = [
         (k, part)
         for k, part in reversed(list(enumerate(path[:-1])))
@@ -162,7 +162,7 @@ def holds_images(probe: SourceProbe, depth: int = _PROBED_DEPTH) -> bool | None:
 
 
 def _may_hold_images(file: Location, others: bool) -> bool:
-    """Return whether a Parquet file may hold images; an unreadable one may, unless its folder has tars (``others``)."""
+    """Return whether a Parquet file may hold images; an unreadable file may, unless tars lie beside it (``others``)."""
     try:
         with open_parquet(file) as opened:
             return any(_is_image(field.type) or is_binary(field.type) for field in opened.schema_arrow)
@@ -191,7 +191,7 @@ def open_parquet(location: Location) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ParquetColumns:
-    """Columns of a Parquet file, divided by what each becomes.
+    """Columns of a Parquet file, divided by their use in a sample.
 
     Attributes:
         others: columns that become the extra.
@@ -208,7 +208,7 @@ class ParquetColumns:
     json_extra: bool = False
 
     def take_label(self, extra: dict[str, Any], file: Location) -> Label:
-        """Remove a row's label and return it as a class number of the source; raise UsageError if it has no name."""
+        """Remove a row's label and return it as a class number of the source; raise UsageError for an unknown class."""
         label = take_label(extra, self.label)
         if self.numbers is None or not isinstance(label, int) or label == -1:
             return label
@@ -235,7 +235,7 @@ class ColumnChoice:
         self.classes = JoinedNames()
         self.skipped = SkippedFields()
         self._location, self._image_field, self._maps = location, image_field, maps
-        # Lists of class names that files state.
+        # Each distinct list of class names that a file states.
         self._lists: set[tuple[str, ...]] = set()
         # A file with integer labels that states no class names; None if no such file was found.
         self._unnamed: Location | None = None
@@ -289,7 +289,7 @@ class ColumnChoice:
         return ParquetColumns(image, label, tuple(others), tuple(attached), numbers, json_extra)
 
     def remarks(self) -> Iterator[str]:
-        """Yield messages for the user; raise UsageError if it is unclear which classes numbers without names mean."""
+        """Yield messages for the user; raise UsageError if a file lacks class names and other files' names differ."""
         yield from self.skipped.remarks()
         if self._unnamed is None or not self._lists:
             return
@@ -355,7 +355,7 @@ def _is_image(type_: Any) -> bool:
 
 
 def _holds_several(type_: Any) -> bool:
-    """Return whether an Arrow type is nested and contains structs of images, or lists of bytes."""
+    """Return whether an Arrow type may hold several images: a nested type with image structs or lists of bytes."""
     import pyarrow as pa
 
     if not pa.types.is_nested(type_):
@@ -375,7 +375,7 @@ def _is_of_images(opened: Any, column: str, feature: Any) -> bool:
     for group in range(opened.num_row_groups):
         try:
             batch = next(opened.iter_batches(IMAGES_PER_READ, row_groups=[group], columns=[column]), None)
-        # Reading the images of this row group will report the damage.
+        # Skip a damaged row group; reading its images will report the damage.
         except (pa.ArrowException, OSError):
             continue
         values = [] if batch is None else [value for value in batch.column(0).to_pylist() if value is not None]

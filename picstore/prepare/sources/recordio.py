@@ -49,7 +49,7 @@ def list_recordio(location: Location, *, split: str | None = None) -> Listing:
 
 
 def _reader(file: SourceFile) -> ReadRecord:
-    detection = False  # whether a record with objects was found so far
+    detection = False  # whether an earlier record has objects, so that the labels of all records describe objects
 
     def read(offset: int, name: str) -> tuple[SourceSample, int]:
         nonlocal detection
@@ -145,7 +145,7 @@ def _is_object(values: Sequence[float]) -> bool:
 
 
 def read_split(source: Input) -> bytes:
-    """Return the image of a record in parts, the first at ``offset``; ``key`` is the size of its header, as u32."""
+    """Return the image of a record whose first part is at ``offset``; ``key`` is the size of the header before it."""
     (skip,) = struct.unpack("<I", source.key)
     parts: list[bytes] = []
     offset, part, total = source.offset, _FIRST, 0

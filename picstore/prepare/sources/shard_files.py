@@ -99,7 +99,7 @@ _OFFSETS = re.compile(rb"\d{1,18}[ \t]+\d{1,18}")  # line of an index file of re
 
 
 def names_beside(location: Location) -> frozenset[str]:
-    """Return the names of the files in a folder, or beside a file or pattern; an empty set if that is unreadable."""
+    """Return the names of the files in a folder, or beside a file or pattern; none if the folder is unreadable."""
     try:
         folder = location if location.is_folder() else location.parent
         return frozenset(entry.name for entry in visible_entries(folder) if not entry.is_folder)
@@ -126,7 +126,7 @@ def stated_counts(folder: Location) -> dict[str, int]:
 
 
 def index_of_tar(tar: Location, names: frozenset[str]) -> Location | None:
-    """Return the file that states the sample count of x.tar: img2dataset's ``x_stats.json`` or DALI's ``x.idx``."""
+    """Return the file that states x.tar's number of samples: img2dataset's ``x_stats.json`` or DALI's ``x.idx``."""
     stem = tar.name.removesuffix(".tar")
     return next((tar.parent / name for name in (f"{stem}_stats.json", f"{stem}.idx") if name in names), None)
 
@@ -211,7 +211,7 @@ def missing_shards(names: Iterable[str]) -> Iterator[str]:
     for (prefix, total, suffix), numbers in found.items():
         if len(numbers) >= int(total):
             continue
-        # Some tools number shards from 1.
+        # Some tools number shards from 1, so that a shard has the number ``total``.
         first = 1 if total in numbers else 0
         absent = next(k for k in range(first, int(total) + 1) if f"{k:0{len(total)}}" not in numbers)
         example = printable(f"{prefix}{absent:0{len(total)}}-of-{total}{suffix}")
@@ -219,7 +219,7 @@ def missing_shards(names: Iterable[str]) -> Iterator[str]:
 
 
 def empty_files(names: Sequence[str]) -> Iterator[str]:
-    """Yield a message for the user if ``names``, the files without records, is not empty at the first iteration."""
+    """Yield a message on the files without records, ``names``; iterate only after the listing has filled the list."""
     if names:
         files = "1 file holds" if len(names) == 1 else f"{len(names):,} files hold"
         yield f"{files} no records, such as {names[0]}"

@@ -48,7 +48,8 @@ class SourceFile(AbstractContextManager["SourceFile"]):
             self._min_bytes = window or _REMOTE_WINDOW
             try:
                 self._object, self.size = self._object.pin()
-            # NotADataset: the object is missing. The ledger gets the same message as for a missing local file.
+            # NotADataset means that the object is missing. Give the message of a missing local file instead, so that
+            # the ledger's reason does not depend on where the source lies.
             except NotADataset as error:
                 raise Damage(f"cannot be read: {os.strerror(errno.ENOENT)}", self.printable_path) from error
             except OddKey as error:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @functools.lru_cache(1 << 12)
 def split_of_word(word: str) -> str | None:
-    """Return the split for which a word such as ``train2017`` or ``val.txt`` stands; None if it stands for none."""
+    """Return the split for which a word such as ``train2017`` or ``val.txt`` stands; None if it names no split."""
     match = _WORD.fullmatch(word.lower().partition(".")[0])
     return match and match[1]
 
@@ -75,7 +75,7 @@ def choose_split(items: Sequence[T], name: Callable[[T], str], split: str | None
 
 
 def match_split(split: str, names: Iterable[str]) -> str | None:
-    """Return the name that equals ``split``, else the only name of the same split, as ``validation`` for ``val``."""
+    """Return the name equal to ``split``, else the only name of this split (``validation`` for ``val``), else None."""
     there = list(names)
     if split in there:
         return split

@@ -47,7 +47,7 @@ from picstore.storage.annotations import OWN
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import is_wide, text_lines
 
-_REPEATED = "repeated"  # key of the number of rows that repeat an image, in a counter of notes for the user
+_REPEATED = "repeated"  # key in ``Notes`` of the number of rows that name the same image as the row before
 _JSON_LINES = (".jsonl", ".ndjson")
 _PART_BYTES = 1 << 19  # bytes of a CSV per part, about 5,000 rows, which are listed in 0.1 s
 _EXTRA, _ATTACHMENTS = "extra", "attachments"

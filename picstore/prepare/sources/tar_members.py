@@ -41,7 +41,7 @@ def members_of(path: str) -> Iterator[Member]:
     with SourceFile(path) as file:
         if compression := _COMPRESSIONS.get(file.read(0, min(2, file.size))):
             raise Corrupt(f"it is compressed by {compression}; unpack it to a plain tar", file.printable_path)
-        # Extension headers state name and size of a member before the member's own header.
+        # Name and size that extension headers state for the next member; empty and −1 without such headers.
         offset, name, size = 0, b"", -1
         while (header := file.read(offset, _BLOCK)) != _END:
             kind = header[156:157]

@@ -160,7 +160,7 @@ def _choose_image(given: str | None, binary: dict[str, Field], file: SourceFile)
 
 
 def _features(file: SourceFile, start: int, length: int) -> dict[str, tuple[int, list[Field]]]:
-    """Return (kind, values) of each feature of an example, by name; only the first _MAX_VALUE + 1 values are read."""
+    """Return, by name, each feature's kind (_BYTES, _FLOATS or _INTEGERS) and first _MAX_VALUE + 1 values, unparsed."""
     count = 0
     by_name: dict[str, tuple[int, list[Field]]] = {}
     for features in _submessages(file, start, length, 1):

@@ -66,7 +66,7 @@ class _Annotation:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Files of a source.
+    """Files of a VOC source.
 
     Attributes:
         images, annotations: files by stem; images may lack annotations, and annotations may lack images.
@@ -93,7 +93,7 @@ def list_voc(folder: Location, *, split: str | None = None) -> Listing:
     """
     layout = _find_files(folder)
     stems = _choose_stems(folder, layout, split)
-    # Provisional class numbers by name, in order of appearance.
+    # ``classes`` maps the names of classes to provisional numbers, in order of appearance.
     listed, classes, notes = InputTable(), dict[str, int](), Counter[str]()
     from_one = True
     for stem, found in zip(

@@ -157,7 +157,7 @@ def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[Source
     with SourceFile(tar.location) as file:
         # Files ._x by macOS and __index__ by webdataset are not members of samples.
         members = (m for m in members_of(str(tar.location)) if not os.path.basename(m.name).startswith(("._", "__")))  # noqa: PTH119
-        # The last sample of a truncated tar is not yielded, because its label may be missing.
+        # In a truncated tar, ``members`` raises Damage before the last sample is yielded, whose label may be missing.
         for key, group in itertools.groupby(members, key=lambda member: split_name(member.name)[0]):
             split = next(filter(split_of_word, key.split("/")[:-1]), "")
             notes[_SPLIT + split] = (1, "")
@@ -182,7 +182,7 @@ def _ambiguous(file: SourceFile, key: str, members: list[tuple[str, Member]]) ->
 
 
 def _name(field: str) -> str:
-    """Return the name of the attachment of a field: ``seg`` of ``seg.png``."""
+    """Return the name that a field's attachment gets: ``seg`` for the field ``seg.png``."""
     return field.rpartition(".")[0] or field
 
 
@@ -261,7 +261,7 @@ def recognizes(probe: SourceProbe) -> bool:
 
 
 def _has_pairs(tar: Location) -> bool:
-    """Return whether adjacent members near a tar's start share a key, or lie in folders that are not named like it."""
+    """Return whether members near a tar's start share a key with the next, or lie in folders not named like the tar."""
     try:
         keys = [split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _PROBED_MEMBERS)]
     except Damage:

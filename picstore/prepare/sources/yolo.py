@@ -181,7 +181,7 @@ def _pairs(tree: _Tree, notes: Counter[str]) -> list[_Pair]:
             elif not lower.endswith((".cache", ".yaml", ".yml", *_NAMES)):
                 notes["file that is neither an image nor a label file: left out"] += 1
     stems = set(map(_stem, images))
-    # A text file without an image may be a readme, class names or an image list instead of a label file.
+    # Stems of text files that may be a readme, class names or a list of images instead of a label file.
     of_others = {
         stem
         for stem, file in labels.items()
@@ -248,7 +248,7 @@ def _finish(one: Input, fields: set[str]) -> Input:
 
 
 def _read(pair: _Pair, meaning: Meaning) -> dict[str, Any] | str:
-    """Return the target fields of a pair's label file, or the reason why it cannot be read; empty fields without it."""
+    """Return the target fields of a pair's label file, empty if there is none, or the reason why it cannot be read."""
     if pair.labels is None or pair.image is None:
         return parse_labels("", meaning)
     try:

@@ -139,7 +139,7 @@ def _keypoint_shape(value: Any) -> tuple[int, int]:
 
 
 def _names(value: Any) -> list[str]:
-    """Return class names from a list, or from an object that maps numbers to names; a missing name is the number."""
+    """Return class names from a list, or from an object of names by number; a class without a name gets its number."""
     if isinstance(value, dict):
         by_number = {int(number): name for number, name in value.items()}
         if by_number and not 0 <= min(by_number) <= max(by_number) < _MAX_CLASS:

@@ -99,7 +99,7 @@ def _repeated(hashed: Hashes, distance: int) -> int:
 
 
 def _known(dataset: Dataset) -> dict[str, Array]:
-    """Return columns ``width``, ``height``, ``bytes`` and ``sampling``, with a value for each undamaged index entry."""
+    """Return, by name, columns ``width``, ``height``, ``bytes`` and ``sampling`` of all undamaged index entries."""
     facts: Table = dataset.facts()
     facts = facts[facts["id"] != -1]
     return {name: facts[name] for name in (*_SIZES, "sampling")}

@@ -30,7 +30,7 @@ from picstore.storage.dataset import Dataset
 
 # Name of the dataset's column that stores hashes, as int64.
 COLUMN = "phash"
-# docs/archive/duplicates-2026-11.md states the recall and precision of this distance.
+# Default distance in bits, whose recall and precision docs/archive/duplicates-2026-11.md states.
 DEFAULT_DISTANCE = 6
 # Largest distance for which the search flips at most 3 bits of a hash's band; a fourth bit costs 8,000 more look-ups.
 MAX_DISTANCE = 11
@@ -126,7 +126,7 @@ def _joined(parts: Iterable[Hashes]) -> Hashes:
 def _hash_container(dataset: Dataset, number: int, on_progress: ProgressCallback) -> Hashes:
     try:
         return _kept_hashes(dataset, number) or _hash_records(dataset, number)
-    except (Damage, NotADataset):  # A missing file raises NotADataset. `verify` reports both errors.
+    except (Damage, NotADataset):  # Leave it to `verify` to report a damaged container or a missing file.
         return _NONE
     finally:
         on_progress(int(dataset.live.counts[number]))
@@ -148,7 +148,7 @@ def _hash_records(dataset: Dataset, number: int) -> Hashes:
     container = dataset.containers.read(number)
     hashes = {}
     for k in np.flatnonzero(container.good & dataset.live.mask(number)).tolist():
-        with contextlib.suppress(ImageError):  # The image is damaged although its checksum is right.
+        with contextlib.suppress(ImageError):  # Skip an image that is damaged although its checksum is right.
             hashes[int(container.index["id"][k])] = perceptual_hash(container.jpeg(k))
     return Hashes(np.array(list(hashes), np.int64), np.array(list(hashes.values()), np.uint64))
 
@@ -228,7 +228,8 @@ def find_nearest_each(queries, tables, nearby, limits, found):
             value = np.int64(query >> np.uint64(bands[band, 0])) & ((1 << bands[band, 1]) - 1)
             for flip in flips[: bands[band, 2]]:
                 near = value ^ flip
-                if not used[band, near >> 3] >> (near & 7) & 1:  # The bit table ``used`` fits into the CPU's cache.
+                # Skip values that no hash has; the bit table ``used`` of these values fits into the CPU's cache.
+                if not used[band, near >> 3] >> (near & 7) & 1:
                     continue
                 for k in range(starts[band, near], starts[band, near + 1]):
                     apart = np.int64(popcount(query ^ hashes[band, k]))

@@ -59,7 +59,7 @@ class FileTask:
 
     Attributes:
         extents: byte ranges of the containers, EXTENT (containers,); ``file`` is a file number in stream
-            ``source_stream`` of ``source``. They are of several files if few of these files' records are live.
+            ``source_stream`` of ``source``. The containers are of several files if few records are live.
         deleted: for each extent, the indices in the container of the records to omit; empty if no record is omitted.
         shift: change of ids and labels, if the source is one of several joined datasets.
     """
@@ -222,7 +222,7 @@ def _dealt(
 
 
 def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
-    """Read the live records of a task's containers; images are views of buffers, or copies if few records are live."""
+    """Read the live records of a task's containers; copy them if few are live, so that the containers can be freed."""
     records: list[Record] = []
     for number, extent in enumerate(task.extents):
         if task.deleted and len(task.deleted[number]) == extent["records"]:
