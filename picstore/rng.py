@@ -30,7 +30,7 @@ AUGMENT = 4  # Use in a loader: parameters of transforms.
 MUX = 5  # Use in a mux of datasets: order of the samples in a batch.
 MEASURE = 6  # Use in convert --measure: choice of the inputs to measure.
 SPLIT = 7  # Use in split: part of the split in which each record is.
-WEIGHT = 8  # Use in a loader: records whose fractional number of repeats is rounded up in an epoch.
+WEIGHT = 8  # Use in a loader: choice of the records whose fractional number of repeats is rounded up in an epoch.
 BUCKET = 9  # Use in a loader with buckets: division of each bucket's samples into batches.
 
 # Random numbers for a permutation are drawn in chunks of this many, which fit into the CPU's cache: 10**7 numbers drawn

@@ -17,7 +17,7 @@ from picstore.train.audited import UNKNOWN, Audit
 
 # Largest number of result rows, of about 1 kB each, to return in memory; rows that go to a CSV file are not limited.
 _MOST_ROWS = 1_000_000
-_CHUNK = 1 << 14  # Number of rows to make at a time, for which the records' paths are read together.
+_CHUNK = 1 << 14  # Number of rows for which the paths of records are read at a time.
 
 Rows = Iterator[dict[str, Any]]
 

@@ -192,10 +192,10 @@ def view(dataset: Where, other: Where | None = None, *, open: bool = False, **op
 
 @contextlib.contextmanager
 def _ending_at_once() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the process immediately, while the process has nothing to clean up.
+    """Let SIGINT and SIGTERM end the process immediately during the ``with`` block, in which nothing needs cleaning up.
 
-    Handlers that raise an exception do not suffice, because some modules, such as numba, discard exceptions that are
-    raised during their import.
+    Signal handlers that raise an exception do not suffice, because some modules, such as numba, discard exceptions
+    that are raised during their import.
     """
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

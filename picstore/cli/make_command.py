@@ -38,7 +38,7 @@ _ARGUMENTS = {
 }
 # Names of the option of a parameter, if not only ``--`` and the parameter's name.
 _NAMES = {"kind": ["--source"], "maps": ["--map"], "color": ["--color", "--colour"]}
-# Placeholders for an option's value in the help text, each with the parameters that have it.
+# Placeholders for an option's value in help texts, each with the names of the parameters whose options show it.
 _METAVARS = {
     "FILE": "croissant synsets annotations classes ids plot state csv",
     "DIR": "root other_root inputs cache",
@@ -104,7 +104,7 @@ def _functions(verb: str) -> list[Callable[..., Any]]:
 
 
 def _parameters(functions: Sequence[Callable[..., Any]]) -> dict[str, Parameter]:
-    """Return the functions' parameters by name; keyword-only parameters of later functions replace ``**options``."""
+    """Return the first function's parameters by name; keyword-only ones of the second take ``**options``' place."""
     own = dict(inspect.signature(functions[0]).parameters)
     own.pop("options", None)
     passed = [each for of in functions[1:] for each in inspect.signature(of).parameters.values()]
@@ -206,7 +206,7 @@ def _text(functions: Sequence[Callable[..., Any]], argument: str = "") -> str:
 
 
 def _texts(function: Callable[..., Any]) -> dict[str, str]:
-    """Split a docstring into the descriptions of its arguments, by name, and of the function, under the name ``""``."""
+    """Return the parts of a function's docstring: each argument's description by its name, the function's under ""."""
     description, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
     texts = {"": description.partition("\n\nRaises:\n")[0]}
     for entry in re.split(r"\n(?=    \S)", rest.partition("\n\n")[0]):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Figure
 
-_CELL = 1.9  # Width of a tile's cell in inches.
+_CELL = 1.9  # Width in inches of a cell of the grid, which shows one tile.
 _TALLEST = 1.1  # Largest ratio of height to width of a tile's cell; a taller image is made smaller.
 _TITLE = 0.25  # Height of the title above a row of tiles, in inches.
 _MARGIN = 0.1  # Margin around a tile, in inches.

@@ -13,7 +13,7 @@ import numpy as np
 from picstore.arrays import F64, Array, Bools
 
 _BINS = 40
-# Ratio of the largest to the smallest value from which bins are evenly spaced on a logarithmic scale, else linearly.
+# Smallest ratio of largest to smallest value for which bins are spaced evenly on a logarithmic scale, not a linear one.
 _WIDE = 12.0
 # Names of the columns that ``summarize`` counts.
 SUMMARIZED = ("label", "width", "height", "bytes")
@@ -63,7 +63,7 @@ class Binned:
     empty: Histogram
 
     def spread(self, marks: Bools) -> Binned:
-        """Return the bins of all ``len(marks)`` records, given that these are the bins of only the marked records."""
+        """Return the bins of ``len(marks)`` records: marked records have these bins, in order; others have no bin."""
         numbers = np.full(len(marks), -1, self.numbers.dtype)
         numbers[marks] = self.numbers
         return replace(self, numbers=numbers)
@@ -108,7 +108,7 @@ def bin_edges(values: Array, bins: int = _BINS) -> F64:
 def _by_value(name: str, values: Array, names: Sequence[str]) -> Binned:
     """Divide a column into a bin for each distinct value, of which a histogram lists only the most frequent ones.
 
-    ``values`` are indices in ``names``; a value that has no name there is listed without a name.
+    ``values`` are indices in ``names``; a value outside of ``names`` is listed with an empty name.
     """
     distinct, numbers, counts = np.unique(values, return_inverse=True, return_counts=True)
     order, counted = _most_frequent(name, distinct, counts, names)
@@ -162,7 +162,7 @@ def histogram_lines(histograms: Mapping[str, Mapping[str, Any]], *, containers: 
 
 
 def sample_note(counted: int, containers: int) -> str:
-    """Return a note that the records of only ``counted`` of ``containers`` containers were counted; "" if of all."""
+    """Return a note that a histogram counts only ``counted`` of ``containers`` containers; "" if it counts them all."""
     return "" if counted == containers else f", in a sample of {counted:,} of {containers:,} containers"
 
 

@@ -99,7 +99,7 @@ def _advise() -> None:
 
 
 class Silence:
-    """Base class of displays: it shows no progress, and shows remarks on the input only if ``remarks`` is true."""
+    """Display that shows no progress, and shows remarks on a verb's input only if ``remarks`` is true; a base class."""
 
     def __init__(self, *, remarks: bool = False) -> None:
         self._remarks = remarks
@@ -160,7 +160,7 @@ class Bar(Silence):
 
 
 class Meter:
-    """Measurement of a verb's progress: durations and numbers of items of the verb and of its current stage.
+    """Measurement of a verb's progress: seconds since the verb began, and items and rate of its current stage.
 
     Args:
         clock: function that returns seconds of a monotonic clock.
@@ -170,8 +170,8 @@ class Meter:
         self._verb, self._clock = verb, clock
         self._began = clock()
         self._stage = ""
-        self._since = self._began  # Time from which the stage's items are counted, in seconds of the clock.
-        self._done = self._earlier = 0  # Items of the stage that are done: by all runs; by earlier, interrupted runs.
+        self._since = self._began  # Clock's time from which the rate of the current stage is measured.
+        self._done = self._earlier = 0  # Items of the stage done so far, and those of them done by interrupted runs.
         self._total: int | None = None
 
     def begin_stage(self, stage: str) -> None:

@@ -36,7 +36,7 @@ _FORM = re.compile(r"(boxes):(xyxy|xywh|cxcywh)(-normalized)?|(polygons|keypoint
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Target fields of one extra; a missing field is None.
+    """Objects in an image, from the target fields of the record's extra; an attribute is None if its field is missing.
 
     Attributes:
         count: number of objects, k; every present field has one value per object.

@@ -56,9 +56,9 @@ def read_and_check(paths, starts, places, rows, fields, crc):
     Args:
         paths: uint8, the paths of the containers' files, joined, each with a zero byte at its end.
         starts: int64 (n,), offset in ``paths`` of the path of each container's file.
-        places: int64 (n, 3), for each container the address of memory for its bytes, its row in the index and its
-            ordinal. The kernel overwrites the ordinal with the result: 0 if the container is incomplete, damaged or
-            does not belong to its row; otherwise ``_EXTRAS`` if it has extras, or ``_SOUND`` if it has none.
+        places: int64 (n, 3), for each container the address of memory for its bytes, the number of its index row, and
+            its ordinal (index in its file). The kernel overwrites the ordinal with the result: 0 if the container is
+            incomplete, damaged or does not belong to its row; else ``_EXTRAS`` if it has extras, else ``_SOUND``.
         rows: address of the index, ``layout.INDEX_ROW``.
         fields: number of attachments of each record.
         crc: ``crc32c_address()``.

@@ -58,8 +58,8 @@ class _Part:
         begin: offset in the container of the image or attachment.
         at, length: offset and length in bytes of the part in the plan's buffer.
         crc: CRC-32C of the part.
-        header, header_at: number of bytes of the image's header, and offset in the buffer to which the header is read
-            before it is moved to ``at``, in front of the rows; both 0 for a whole image or an attachment.
+        header, header_at: number of bytes of the image's header, 0 for a whole image or an attachment; and offset in
+            the buffer to which the header is read before it is moved to ``at``, in front of the rows.
         rows: tile rows that the part holds.
         attachment: index of the attachment among the record's; None for an image.
     """
@@ -130,6 +130,7 @@ def plan_reads(
         containers: containers in memory without their payloads, such as :class:`TableReader` returns.
         wanted: for each container bool (n,), the records to read.
         attachments: whether to read attachments too.
+        allocate: allocates a buffer for each container.
 
     Returns:
         A plan for each container, or None if one read of the whole container is faster.

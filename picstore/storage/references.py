@@ -70,12 +70,12 @@ class ReferencesRoot:
 def find_references_root(
     where: Location, manifest: Manifest, root: Where | ReferencesRoot | None = None
 ) -> ReferencesRoot | None:
-    """Return the root of an index; None for a dataset that holds its images itself.
+    """Return the root of an index, the folder of its images; None for a dataset that holds its images itself.
 
     ``root`` is the folder that the user gave; None for the folder that the index names.
 
     Raises:
-        NotADataset: the root does not exist.
+        NotADataset: the folder does not exist.
         UsageError: the index names a folder outside of its own, and this user has not made the index; or a root is
             given for a dataset that holds its images.
     """

@@ -18,8 +18,8 @@ from picstore.viewer.queries import Query
 from picstore.viewer.records import Records
 from picstore.viewer.session import Session
 
-_MAX_CLASSES = 1000  # Largest number of classes in an answer.
-_MAX_PAIRS = 300  # Largest number of pairs of images in an answer.
+_MAX_CLASSES = 1000  # Largest number of classes to send to the page.
+_MAX_PAIRS = 300  # Largest number of pairs of images to send to the page.
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Comparison(Background[Report]):
         return one.dataset, other.dataset
 
     def classes(self) -> dict[str, Any]:
-        """Return up to 1,000 classes whose shares of the two datasets' images differ most, and numbers of classes."""
+        """Return up to 1,000 classes whose shares of the datasets' images differ most; count classes in both or one."""
         one, other = self.datasets
         counted = [each for each in compare_classes(one, other) if each.images or each.other_images]
 

@@ -22,7 +22,7 @@ from picstore.viewer.session import Session
 
 _MAX_THUMBNAIL = 2048  # Largest number of pixels on the longer side of a thumbnail.
 _MAX_EXTRA = 100_000  # Largest number of characters to show of a record's extra.
-_MAX_DRAWN = 2000  # Largest number of boxes, polygons or keypoints' objects to send to the page for an image.
+_MAX_DRAWN = 2000  # Largest number of an image's objects that the page draws.
 
 
 def answer_dataset(session: Session, _: Query) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _open(session: Session, query: Query) -> tuple[Record, str]:
 
 
 def answer_thumbnail(session: Session, query: Query) -> Picture:
-    """Return the requested image, reduced to the requested size."""
+    """Return a picture of the requested image for a tile of the requested size, see :func:`images.thumbnail`."""
     size = query.integer("size", 256, least=16, most=_MAX_THUMBNAIL)
     return images.thumbnail(*_open(session, query), size)
 

@@ -28,9 +28,9 @@ DEFAULT_RECIPE = "torchvision_resnet50_v2"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """Images that transforms drew: description, as :func:`draw_views` returns, and pixels, uint8 (h, w, 3), of each.
+    """Images that transforms made: for each image a description for the page, and its pixels, uint8 (h, w, 3).
 
-    ``facts`` holds what holds for all of the images, such as the names of the transforms.
+    ``facts`` is true of all the images, such as the names of the transforms.
     """
 
     images: list[dict[str, Any]]
@@ -46,6 +46,7 @@ def draw_views(
     Args:
         images: arrays (3, H, W), normalized or not, nested by group of views, view and slot.
         host: the batch, which holds ids and labels of the records.
+        params: parameters that the transforms drew, for each group of views; ``output`` names these groups.
         slots: slots whose images to describe, in all their views.
     """
     made, pixels = [], []

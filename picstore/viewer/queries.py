@@ -22,7 +22,7 @@ _INTEGER = re.compile(rf"-?[0-9]{{1,{_MAX_DIGITS}}}")
 
 
 class Query:
-    """Parameters of a request by name; methods raise UsageError if a value is of another type or out of range.
+    """Parameters of a request by name; methods convert a value, and raise UsageError if its type or range is wrong.
 
     Attributes:
         gone: event that is set when the client has disconnected and so no longer waits for the answer.
@@ -40,7 +40,7 @@ class Query:
         return text
 
     def integer(self, name: str, default: int | None = None, *, least: int = 0, most: int = _MOST) -> int:
-        """Return a parameter as an integer from ``least`` to ``most``; it is required if ``default`` is None."""
+        """Return a parameter as an integer from ``least`` to ``most``; it may be missing only with a ``default``."""
         text = self._values.get(name, "" if default is None else str(default))
         if not _INTEGER.fullmatch(text):
             raise UsageError(f"{name} is {shortened(text)}; give an integer of at most {_MAX_DIGITS} digits")

@@ -32,7 +32,8 @@ _POLL = 0.05  # Seconds between two checks of whether the client has disconnecte
 # Seconds for which ``_interrupt`` interrupts DuckDB repeatedly, because DuckDB ignores an interruption before the
 # evaluation begins.
 _GRACE = 1.0
-# Limits the evaluations of conditions that run at a time to four, including abandoned ones that have not ended yet.
+# Semaphore with a permit for each of four evaluations of conditions at a time; an abandoned one keeps its permit until
+# it ends.
 _running = threading.BoundedSemaphore(4)
 
 

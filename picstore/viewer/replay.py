@@ -27,7 +27,8 @@ _MAX_EPOCHS = 1000
 class Run:
     """Options of a training run's Loader that determine its batches.
 
-    A ``global_batch_size`` other than 0 replaces ``batch_size``; with ``lanes`` 0, the Loader's default applies.
+    Names and meanings are those of the Loader's arguments. A ``global_batch_size`` other than 0 replaces
+    ``batch_size``; 0 ``lanes`` stand for the Loader's default.
     """
 
     recipe: str
@@ -102,7 +103,7 @@ class Replay:
         )
 
     def draw(self, run: Run, epoch: int, step: int, *, first: int = 0) -> Drawn:
-        """Build the batch of a step, and return the images of up to 64 of its records, from number ``first`` on.
+        """Build the batch of a step, and return the images of up to 64 of its records, skipping the ``first`` records.
 
         Raises:
             UsageError: the epoch has no such step, or the options contradict each other.

@@ -37,7 +37,7 @@ Answer: TypeAlias = Callable[[Session, Query], Any]
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _STATIC = Path(__file__).parent / "static"
-# HTTP status of the answer to a request that raised an error of a class; other errors, such as Damage, give 422.
+# HTTP status of the answer to a failed request, by class of the error; other errors, such as Damage, give 422.
 _STATUS = {UsageError: 400, MissingDependency: 501, ImageError: 422}
 # Seconds for which a browser may cache pictures.
 _KEPT_SECONDS = 86_400
@@ -55,8 +55,8 @@ def make_app(session: Session, *, token: str, embed: bool = False) -> Starlette:
         middleware=[Middleware(Guard, token=token, embed=embed)],
         exception_handlers={PicstoreError: _refuse, HTTPException: _refuse_route},
     )
-    # Do not redirect an address with a slash too much or too few, because Starlette's answer repeats parts of the
-    # request.
+    # Do not redirect an address that differs from a route by its final slash, because Starlette's answer would repeat
+    # parts of the request.
     app.router.redirect_slashes = False
     return app
 

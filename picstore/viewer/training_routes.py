@@ -52,7 +52,7 @@ def _replay(session: Session) -> Replay:
 
 
 def _draw_recipe(session: Session, query: Query) -> Drawn:
-    """Return the images that a recipe's transforms make of one image of the dataset in several epochs."""
+    """Return the images that the requested recipe makes of the requested image in several epochs."""
     from picstore.viewer.drawn import MAX_DRAWS, draw_epochs
 
     position = session.position(query)
