@@ -99,7 +99,7 @@ def _advise() -> None:
 
 
 class Silence:
-    """Display that shows no progress, and shows remarks on a verb's input only if ``remarks`` is true; a base class."""
+    """Base class of displays: by itself it shows no progress, and shows remarks on a verb's input if ``remarks``."""
 
     def __init__(self, *, remarks: bool = False) -> None:
         self._remarks = remarks

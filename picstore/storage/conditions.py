@@ -104,7 +104,7 @@ class Condition:
             self._refuse(f"SQL does not tell the columns {', '.join(sorted(twice))} apart")
 
     def mark(self, table: Any) -> Bools:
-        """Mark the rows of a ``pyarrow.Table`` for which the condition holds: bool (rows,).
+        """Return for which rows of a ``pyarrow.Table`` the condition holds: bool (rows,).
 
         The table must have the condition's columns. Raise UsageError if the evaluation fails or is interrupted.
         """

@@ -196,9 +196,9 @@ class RecordTable:
 
 
 def _texts_to_arrow(column: Column, ends: I64, ids: I64) -> Any:
-    """Return a column's strings by id as a large_string array; raise Corrupt if a string is not UTF-8.
+    """Return the strings of the records ``ids`` as a large_string array, null if missing; raise Corrupt if not UTF-8.
 
-    No Python strings are created, which reduces the time for a million captions from 1.3 s to 0.2 s.
+    Arrow reads the column's bytes without Python strings, which for a million captions takes 0.2 s instead of 1.3 s.
     """
     import pyarrow as pa
 

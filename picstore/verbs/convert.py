@@ -151,7 +151,7 @@ def convert(
         one_shard = None if shard is None else Shard.parse(shard)
         if not append and not retry_failed:
             refuse_destination(out, resume=resume, shard=one_shard)
-        start_fork_server(settings)  # The server process imports modules in parallel with this process.
+        start_fork_server(settings)  # Start the server process now, so that it imports modules while this process does.
         from picstore.prepare.convert import append_images, conversion_job, retry
         from picstore.prepare.convert.map_inputs import require_stored_maps, with_alpha
         from picstore.verbs.conversion import Conversion, dataset_shape, parse_limit

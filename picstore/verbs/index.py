@@ -78,7 +78,7 @@ def index(
         display.begin_stage("starting")
         require_apart_from_source(out, source)
         refuse_destination(out, resume=resume)
-        start_fork_server(settings)  # The server process imports modules in parallel with this process.
+        start_fork_server(settings)  # Start the server process now, so that it imports modules while this process does.
         from picstore.prepare.convert import input_records as references
         from picstore.prepare.convert.conversion_job import ConvertOptions, convert
         from picstore.prepare.image.map_requests import parse_requests

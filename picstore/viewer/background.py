@@ -51,7 +51,7 @@ class Background(Generic[R]):
 
     @property
     def report(self) -> R:
-        """Current report on the work."""
+        """Most recent report on the work's progress."""
         with self._lock:
             return self._report
 

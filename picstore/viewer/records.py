@@ -146,7 +146,7 @@ class Records:
     def _positions(self, chosen: Filter, gone: threading.Event) -> Array:
         """Return the positions of all records that match a filter.
 
-        Of several equal requests, only the first one searches.
+        Of several requests at a time with the same filter, only the first one searches; the others wait for its result.
         """
         while True:
             # For a text, the key has the number of containers whose extras were read, because the text may match

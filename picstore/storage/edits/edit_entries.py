@@ -51,7 +51,7 @@ def pack_npy_file(array: Array) -> tuple[NpyFile, bytes]:
 
 
 def own_edits_folder(root: WritableLocation) -> WritableLocation:
-    """Return a dataset's folder ``edits/``; raise UsageError if it is a symbolic link, to not write to its target."""
+    """Return a dataset's folder ``edits/``; raise UsageError if it is a symbolic link, which writes would follow."""
     folder = root / EDITS
     if isinstance(folder, Folder) and folder.path.is_symlink():
         raise UsageError(f"{folder} is a symbolic link; replace it by a folder of the same files to edit {root}")
