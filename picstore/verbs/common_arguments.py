@@ -136,7 +136,7 @@ def open_selection(
         UsageError: only one of ``split`` and ``part`` is given, or the split has no part of this number.
     """
     require_range("split_seed", split_seed, 0, MAX_SEED)
-    # Do not test for a Sequence, because an open dataset is one too.
+    # Test for list and tuple, not for Sequence, because an open dataset is a Sequence too.
     several = isinstance(source, (list, tuple))
     sources = cast("Sequence[Where | Dataset]", source if several else [source])
     if not sources:

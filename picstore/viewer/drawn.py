@@ -30,7 +30,7 @@ DEFAULT_RECIPE = "torchvision_resnet50_v2"
 class Drawn:
     """Images that transforms made: for each image a description for the page, and its pixels, uint8 (h, w, 3).
 
-    ``facts`` is true of all the images, such as the names of the transforms.
+    ``facts`` are facts about all the images together, such as the names of the transforms.
     """
 
     images: list[dict[str, Any]]

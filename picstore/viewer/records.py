@@ -179,7 +179,7 @@ class Records:
                 raise
 
     def _mark(self, chosen: Filter, gone: threading.Event) -> Bools:
-        """Return which records match a filter, bool (records,); conditions in SQL are evaluated without the lock."""
+        """Return which records match a filter, bool (records,); SQL, which may be slow, runs without the lock."""
         with self._lock:
             marks = self._mark_columns(chosen)
             # Read the record tables while the lock is held, because ``evaluate`` reads them without the lock.
