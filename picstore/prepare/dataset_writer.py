@@ -113,7 +113,7 @@ class Writer:
         self._appends: _Appends = queue.SimpleQueue()
         self._thread = threading.Thread(target=_serve_appends, args=(self._appends,), daemon=True)
         self._thread.start()
-        weakref.finalize(self, self._appends.put, None)  # Putting None ends the thread when the Writer is garbage.
+        weakref.finalize(self, self._appends.put, None)  # Once the Writer is garbage, None ends the thread.
         # Message of the error that ``add`` raises once the Writer is closed or has failed; empty until then.
         self._refusal = ""
         self._published = False

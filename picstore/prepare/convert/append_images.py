@@ -219,7 +219,7 @@ def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Inpu
 
 
 def _is_last_append(manifest: Manifest, job: Job) -> bool:
-    """Return whether the dataset's most recent append had this job's settings, number of inputs and sampled sizes."""
+    """Return whether the most recent append had the job's settings, number of inputs and sampled sizes in bytes."""
     appended = manifest.provenance.get("appended", ())
     if not appended or {**appended[-1], "outcome": None} != {**job.settings, "outcome": None}:
         return False

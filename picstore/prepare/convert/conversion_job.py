@@ -109,7 +109,7 @@ class Job:
         return cls(root=root, listing=listing, options=options, settings=settings, shard=shard)
 
     def begin(self, *, resume: bool) -> Job:
-        """Return this job with ``saved``: the job file's content if the job is resumed, else a new content.
+        """Return this job with ``saved``: the job file's content if the job is resumed, else new content.
 
         Errors are those of ``begin_job`` and :meth:`require_same_images`.
         """
@@ -190,7 +190,7 @@ class Job:
         return row_slice(len(self.listing.inputs), self.rows, row)
 
     def _make_tasks(self, position_folder: Path) -> deque[RowTask]:
-        """Return a task for each unfinished row that this run converts."""
+        """Return a task for each row (range of inputs) that this run must convert and that is not finished yet."""
         root, options, duplicates = self.root, self.options, self.listing.duplicates or {}
         finished = set(ledger.finished_rows(root, self.rows))
         reusable = find_reusable_rows(root) if self.reuse else set()
@@ -308,7 +308,7 @@ def require_no_partition(listing: Listing) -> None:
 
 
 def choose_rows(listing: Listing, options: ConvertOptions) -> int:
-    """Return a conversion's number of rows: an index states the number; for other sources, derive it from a sample."""
+    """Return a conversion's number of rows (ranges of inputs): an index states it; else derive it from a sample."""
     inputs = listing.inputs
     if listing.partition is not None:
         return len(listing.partition.rows) - 1

@@ -35,7 +35,7 @@ def finish_dataset(
     classes: Sequence[str],
     attachments: Sequence[str],
 ) -> ConversionResult:
-    """Write ledger, index and manifest of a conversion whose rows are all finished.
+    """Write ledger, index and manifest of a conversion, once all its rows (ranges of inputs) are finished.
 
     Args:
         settings: settings of the job.

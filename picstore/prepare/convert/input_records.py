@@ -253,7 +253,7 @@ def _make_reference(
 
 
 def _refer(source: Input, data: bytes, root: Location) -> bytes:
-    """Serialize a reference to an input's bytes; raise ImageError if these are not a range of a file below ``root``."""
+    """Serialize a reference to an input's bytes; raise ImageError if no file below ``root`` holds the bytes."""
     if source.reader is not None:
         raise ImageError("its file does not hold it as it is: `picstore convert` reads it")
     folder = str(root).rstrip("/") + "/"
@@ -266,7 +266,7 @@ def _refer(source: Input, data: bytes, root: Location) -> bytes:
 
 
 def require_references(listing: Listing) -> None:
-    """Raise UsageError if no image of the source lies unchanged in a file."""
+    """Raise UsageError if no image of the source lies unchanged in a file, so that an index could refer to none."""
     if all(one.reader is not None for one in listing.inputs):
         text = "no image of this source lies in a file as it is; they are compressed, or in pages of a library"
         raise UsageError(f"{text} (read as source {listing.kind}): use `picstore convert`")

@@ -22,8 +22,8 @@ from picstore.storage.location.resolve import LEDGER, UNFINISHED, Location, Writ
 
 logger = logging.getLogger("picstore")
 
-_MAX_FRAGMENT_BYTES = 1 << 32  # largest size in bytes of a fragment to read; ten million inputs take less
-# Fragments of at least this many bytes take longer to transfer than a store takes to answer.
+_MAX_FRAGMENT_BYTES = 1 << 32  # largest size in bytes of a ledger fragment to read; ten million inputs take less
+# Number of bytes from which a ledger fragment takes longer to transfer than an object store takes to answer a request.
 _LARGE_FRAGMENT = 1 << 20
 
 # Start of the last member of a ledger line: the checksum of the bytes before this member.
@@ -177,7 +177,7 @@ def _fragment_name(row: int) -> str:
 
 
 def write_fragment(root: WritableLocation, row: int, lines: Sequence[LedgerLine]) -> WrittenFragment:
-    """Write a row's ledger fragment, which declares the row finished; return the fragment's tally and checksum."""
+    """Write the ledger fragment of a row (range of inputs), which declares the row finished; return tally, checksum."""
     crc = write_lines(root / UNFINISHED / _fragment_name(row), lines)
     return WrittenFragment(tally_lines(lines), crc)
 
@@ -190,7 +190,7 @@ def write_lines(path: WritableLocation, lines: Iterable[LedgerLine]) -> int:
 
 
 def finished_rows(root: Location, rows: int) -> list[int]:
-    """Return which of the job's ``rows`` rows have an undamaged ledger fragment; all other rows must run."""
+    """Return the indices, below ``rows``, of rows with an undamaged ledger fragment; all other rows must still run."""
     found = {name for name, _ in (root / UNFINISHED).files()}
     listed = [row for row in range(rows) if _fragment_name(row) in found]
 
@@ -245,7 +245,7 @@ def _read_fragment(root: Location, row: int) -> bytes:
 
 
 def copy_fragment(source: Location, target: WritableLocation, row: int) -> None:
-    """Copy a row's ledger fragment to another dataset, after the row's files, because it declares the row finished."""
+    """Copy a row's ledger fragment to another dataset; copy it last, because the fragment declares the row finished."""
     (target / UNFINISHED / _fragment_name(row)).write(next(read_fragments(source, [row])))
 
 

@@ -12,7 +12,7 @@ from picstore.errors import UsageError
 from picstore.storage.format.layout import ALIGNMENT, MAX_CONTAINER
 
 MIB = 1 << 20
-# Number of rows of a job to aim for: enough to keep all cores of a large machine busy until nearly the end.
+# Number of rows (ranges of inputs) to aim for in a job: enough to keep all cores of a large machine busy to the end.
 TARGET_ROWS = 256
 # Smallest size in bytes to aim for in a file. Writing files of 1 MiB takes 6 % of a conversion's time, files of 256 KiB
 # a third.
@@ -94,8 +94,5 @@ def count_rows(inputs: int, mean_bytes: float, shape: DatasetShape) -> int:
 
 
 def row_slice(inputs: int, rows: int, row: int) -> range:
-    """Return the range of inputs of a row of the job.
-
-    Rows have consecutive ranges whose lengths differ by at most 1.
-    """
+    """Return the range of inputs of a row; rows have consecutive ranges, whose lengths differ by at most 1."""
     return range(row * inputs // rows, (row + 1) * inputs // rows)

@@ -66,7 +66,7 @@ def save_for_reuse(
 
 
 def find_reusable_rows(root: Location) -> set[int]:
-    """Return the indices of the job's rows whose previous files are saved."""
+    """Return the indices of the job's rows whose previous files :func:`save_for_reuse` has saved."""
     found = (_LEDGER.fullmatch(name) for name, _ in (root / UNFINISHED).files())
     return {int(match[1]) for match in found if match is not None}
 

@@ -100,7 +100,7 @@ class RowWriter(AbstractContextManager["RowWriter"]):
         return RecordCounts.of(self._labels, ids_end=self._ids_end)
 
     def end_containers(self) -> None:
-        """End all open containers, so that the next record of each stream begins a container."""
+        """End the open container of each stream, so that the next record of the stream begins a new container."""
         for writer in self._writers:
             writer.end_container()
 

@@ -32,7 +32,7 @@ from picstore.storage.location.resolve import UNFINISHED, Location, WritableLoca
 
 @dataclass(frozen=True, slots=True)
 class RowTask:
-    """Task to convert a row of the job, with everything that the row is made from.
+    """Task to convert a row of the job: a range of inputs, which becomes a file in each stream and a ledger fragment.
 
     Attributes:
         ids: ids of the inputs.
@@ -74,13 +74,13 @@ class RowTask:
 
     @property
     def position_file(self) -> Path:
-        """Path of the file to which the row's process writes the id of its current input."""
+        """Path of the file to which a worker writes the id of its current input, to be read if the worker dies."""
         return self.position_folder / f"row-{self.row:06d}.at"
 
 
 @contextlib.contextmanager
 def make_position_folder(root: WritableLocation) -> Iterator[Path]:
-    """Yield a local folder for the position files of rows; it is temporary if the dataset is in an object store."""
+    """Yield a local folder for the rows' ``position_file``, a temporary folder if the dataset is in an object store."""
     if isinstance(root, Folder):
         yield root.path / UNFINISHED
         return
@@ -120,7 +120,7 @@ def run_rows(
 
 
 def convert_row_remotely(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenFragment:
-    """Convert a row on a cluster's node, in a child process; if it dies, the node knows at which input."""
+    """Convert a row on a cluster's node in a child process, so that the node learns at which input a process dies."""
     start_fork_server(task.encode)
     with tempfile.TemporaryDirectory(prefix="picstore-") as folder:
         tasks = deque([replace(task, position_folder=Path(folder))])

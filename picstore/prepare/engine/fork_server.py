@@ -131,7 +131,7 @@ class ForkServer:
             self._process.kill()
             self._process.wait()
         else:
-            self._process.returncode = 0  # Keeps Popen from waiting for a process that is not this process's child.
+            self._process.returncode = 0  # Popen must not wait for the server, which is not this process's child.
 
 
 def _read_number(descriptor: int) -> int:

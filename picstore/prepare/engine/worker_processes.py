@@ -81,8 +81,8 @@ class Engine(Protocol):
 class LocalEngine:
     """Engine that runs tasks in up to ``workers`` processes on this machine.
 
-    A process older than ``max_life`` seconds gets no more tasks; None is ``_MAX_LIFE_SECONDS``. A function that loads a
-    model in its process takes ``math.inf``.
+    A process older than ``max_life`` seconds gets no more tasks; None is ``_MAX_LIFE_SECONDS``. For a function that
+    loads a model into its process, ``math.inf`` keeps the process.
     """
 
     workers: int

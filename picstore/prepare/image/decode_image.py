@@ -75,8 +75,8 @@ def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
     if (decoded := _decode_large(data, settings)) is not None:
         return replace(decoded, origin=decoded.origin + remark)
     if library_errors.is_captured():
-        # Raise Pillow's limit, which also applies to images inside images. It is global, so only picstore's own
-        # processes change it.
+        # Raise Pillow's limit on pixels, which also applies to images inside images. As the limit is global, only
+        # picstore's own processes change it.
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS or 0, settings.max_pixels)
     image = open_image(data, name=name, max_pixels=settings.max_pixels)
     kind = image.format or "image"

@@ -191,7 +191,7 @@ def _forget_all() -> None:
     global _idle, _lock
     for process in _idle:
         process.connection.close()
-        process._process.returncode = 0  # Keeps Popen from waiting for a process that is not this process's child.
+        process._process.returncode = 0  # Popen must not wait for a process that is not this process's child.
     _idle, _lock = [], threading.Lock()
 
 

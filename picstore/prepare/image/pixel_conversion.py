@@ -236,6 +236,6 @@ def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image | U8:
     planes: U8 = np.empty((3, size[1], size[0]), np.uint8)
     whole = 0, 0, width, height
     resample(pixels, whole, whole, planes, interpolation=LANCZOS)
-    # The kernel writes three planes faster than interleaved channels.
+    # View the planes as interleaved channels, because the kernel writes three planes faster.
     resized: U8 = planes.transpose(1, 2, 0)
     return resized

@@ -202,10 +202,7 @@ def _size(root: dict[str, str]) -> tuple[tuple[float, float], bool]:
 
 
 def _pixels(length: str, full: float) -> float | None:
-    """Convert a length to pixels; a percentage is a share of ``full``.
-
-    Return None if it is "auto" or an empty string.
-    """
+    """Convert a length to pixels, a percentage as a share of ``full``; return None for "auto" or an empty string."""
     length = length.strip()
     if length in ("", "auto"):
         return None

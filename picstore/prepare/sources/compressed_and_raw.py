@@ -115,10 +115,7 @@ def netpbm(pixels: bytes, width: int, height: int, channels: int) -> bytes:
 
 
 def image_file(array: U8) -> bytes:
-    """Encode pixels as an image file.
-
-    Raise ImageError unless they are uint8 (H, W), (H, W, C) or (C, H, W), C 1, 3 or 4.
-    """
+    """Encode pixels, uint8 (H, W), (H, W, C) or (C, H, W), C 1, 3 or 4, as an image file; else raise ImageError."""
     if array.dtype != np.uint8 or array.ndim not in (2, 3):
         raise ImageError(f"array of {array.dtype} {array.shape}; images are uint8 (H, W), (H, W, C) or (C, H, W)")
     if array.ndim == 2:

@@ -22,7 +22,7 @@ from picstore.storage.references import ReferencesRoot
 
 
 def list_index(location: Location, *, root: Where | None = None) -> Listing:
-    """List the live records of an index in stored order; raise UsageError if the dataset holds its images itself.
+    """List an index's records, except deleted ones, in stored order; raise UsageError if the dataset holds its images.
 
     Args:
         root: folder of the images, as for :class:`Dataset`.
@@ -63,7 +63,7 @@ def list_index(location: Location, *, root: Where | None = None) -> Listing:
 
 
 def _unreadable(dataset: Dataset, number: int, error: Damage | NotADataset) -> list[Input]:
-    """Return one failing input for each live record of a container that cannot be read."""
+    """Return a failing input for each record, except deleted ones, of a container that cannot be read."""
     ref = dataset.containers.container_ref(number)
     what = error.what if isinstance(error, Damage) else "the file is missing"
     problem, count = f"damaged: {what}", int(dataset.live.counts[number])

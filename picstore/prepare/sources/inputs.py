@@ -145,10 +145,7 @@ def relabel_input(source: Input, labels: Sequence[int]) -> Input:
 
 
 def read_input(source: Input) -> bytes:
-    """Return an input's bytes.
-
-    Raise ImageError if it is unreadable or above MAX_INPUT bytes, PicstoreError if its store fails.
-    """
+    """Return an input's bytes; raise ImageError if unreadable or above MAX_INPUT, PicstoreError if its store fails."""
     if source.problem:
         raise ImageError(source.problem)
     read = _read_range if source.frame is None else _read_framed

@@ -106,7 +106,7 @@ def _errors_as_damage(file: Location, prefix: str = "") -> Iterator[None]:
 
 
 def _samples(part: ParquetPart, columns: ColumnChoice) -> Iterator[SourceSample]:
-    # All inputs share this one string, to save memory.
+    # Convert the path to a string once, which all inputs share, to save memory.
     path, number = str(part.file), 0
     with _errors_as_damage(part.file), open_parquet(part.file) as opened:
         _check_rows(opened, part.file)

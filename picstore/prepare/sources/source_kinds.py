@@ -19,7 +19,7 @@ from picstore.storage.location.resolve import Location, Where, locate
 _WITH_MAGIC = ("index", "mds", "litdata", "ffcv", "parquet", "hdf5", "lmdb", "recordio", "tfrecord", "picpoc")
 # Kinds that accept any folder (``folder``) or any file (``list``), and are therefore tried last.
 GENERAL = ("folder", "list")
-# Kinds in the order in which they are tried. Kinds of other packages are tried before GENERAL.
+# Kinds in the order in which ``recognize`` tries them; kinds of other packages are tried before GENERAL.
 KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "voc", "yolo", "coco", *GENERAL)
 
 # Module and name of a kind's SourceFormat; by default, the module has the name of the kind, and the format is FORMAT.

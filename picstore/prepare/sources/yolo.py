@@ -147,7 +147,7 @@ def _find_trees(folder: Location) -> dict[str, _Tree]:
 
 
 def _divided(folder: Location, names: Iterable[str]) -> list[str]:
-    """Return those of the sub-folders ``names`` that stand for splits and contain folders ``images`` and ``labels``."""
+    """Return those names of sub-folders that stand for splits and whose folders hold ``images`` and ``labels``."""
     found = [name for name in names if splits.split_of_word(name)]
     return [
         name

@@ -106,7 +106,7 @@ def _known(dataset: Dataset) -> dict[str, Array]:
 
 
 def _qualities(dataset: Dataset, sampled: int) -> Iterable[int]:
-    """Yield the estimated JPEG quality of up to ``sampled`` evenly spaced images; skip all but sound JPEGs."""
+    """Yield the estimated quality of up to ``sampled`` evenly spaced images; skip damaged images, and other formats."""
     count = min(len(dataset), sampled)
     for k in range(count):
         with contextlib.suppress(Damage, NotADataset, ImageError):

@@ -133,7 +133,7 @@ def _hash_container(dataset: Dataset, number: int, on_progress: ProgressCallback
 
 
 def _kept_hashes(dataset: Dataset, number: int) -> Hashes | None:
-    """Return the hashes of a container's images from the column ``phash``; None if it lacks any of these hashes."""
+    """Return the hashes of a container's images from the column ``phash``; None if an image has no hash there."""
     if COLUMN not in dataset.columns:
         return None
     ids = dataset.entries(number)["id"].astype(np.int64)

@@ -135,7 +135,7 @@ def _check_counts(
     remarks: list[str],
     references: ReferencesRoot | None,
 ) -> None:
-    """Check the stored record counts by label; if there is no other damage, compare them with the records."""
+    """Check the stored numbers of records by label; if ``findings`` is empty, compare them with the records."""
     name = counts_name(manifest).rpartition("/")[2]
     try:
         kept = read_counts(folder, manifest)
@@ -160,7 +160,7 @@ def _max_pixels(manifest: Manifest) -> int:
 def _check_edits(
     root: Location, manifest: Manifest, rows: Table | None, findings: list[DamagedPlace]
 ) -> LiveRecords | None:
-    """Check the files in ``edits/``, and add damage to ``findings``; return the live records, None if unknown."""
+    """Check the files in ``edits/``, and add damage to ``findings``; return the undeleted records, None if unknown."""
     live: LiveRecords | None = None
     edits = manifest.edits or Edits()
     for npy_file in edits.npy_files:
@@ -308,7 +308,7 @@ def _wrong_row_checksum(container: Container, k: int) -> str:
     crcs = None if table is None else stored_checksums(container.index, table, k)
     jpeg = container.jpeg(k)
     ends = None if crcs is None else row_ends(container.info(k), len(jpeg))
-    if crcs is None or ends is None:  # Images without row checksums are always read whole.
+    if crcs is None or ends is None:  # The image has no row checksums to compare.
         return ""
     row = wrong_row(jpeg, ends, crcs, range(len(ends) - 1))
     return "" if row is None else f"the checksum of {f'tile row {row}' if row >= 0 else 'its header'} is wrong"
