@@ -67,7 +67,7 @@ def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Co
     return Compiled(len(missing), len(wanted) - len(missing), time.monotonic() - started)
 
 
-# Number of calls of ``compile_ahead`` that are compiling in this process.
+# Number of threads of this process that are compiling in ``compile_ahead``.
 _calls = 0
 
 
@@ -90,8 +90,8 @@ def _noted() -> Iterator[None]:
 def _locked(folder: Path | None) -> Iterator[None]:
     """Hold a lock in the cache's folder, if the folder's file system supports locks.
 
-    The lock only saves work if the ranks of a training start at the same time. If its holder hangs, perhaps on another
-    machine, other processes continue without it.
+    The lock keeps the ranks of a training, which start at the same time, from compiling the same kernels. If a process
+    hangs while it holds the lock, perhaps on another machine, other processes continue without the lock.
     """
     with contextlib.ExitStack() as stack:
         if folder is not None:
@@ -101,7 +101,7 @@ def _locked(folder: Path | None) -> Iterator[None]:
                 descriptor = os.open(folder / "picstore.lock", flags, 0o644)
                 stack.callback(os.close, descriptor)
                 _wait_for_lock(descriptor)
-                # Unlock, because closing does not unlock while a forked process has the file open.
+                # Unlock before closing the file: closing alone keeps the lock while a forked process has the file open.
                 stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
         yield
 
@@ -123,7 +123,7 @@ def _wait_for_lock(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def _announced(number: int, how_often: str) -> Iterator[Advance]:
-    """Announce the compilation, by a bar on a terminal or else by a line; yield a function that advances the bar."""
+    """Announce on stderr that kernels are compiled, by a bar on a terminal or else a line; yield the bar's advance."""
     text = f"compiling {counted(number, 'kernel')}, {how_often}"
     if sys.stderr is None or not sys.stderr.isatty():
         started = time.monotonic()
@@ -180,7 +180,7 @@ class _Helper:
         )
 
     def work(self, queue: deque[Any], names: dict[Any, str], advance: Advance) -> None:
-        """Let the process compile kernels from the queue until the queue is empty or the process has ended."""
+        """Let the separate process compile kernels of ``queue`` until the queue is empty or that process has ended."""
         commands, answers = cast("IO[str]", self._process.stdin), cast("IO[str]", self._process.stdout)
         with contextlib.suppress(IndexError, OSError, ValueError):
             while True:
@@ -196,7 +196,7 @@ class _Helper:
 
 
 def serve() -> None:
-    """Compile each kernel that a line on stdin names by module and function, and answer each line with a line."""
+    """Compile each kernel that a line on stdin names by module and function; print a line after each."""
     for line in sys.stdin:
         module, name = line.split()
         compile_kernel(getattr(importlib.import_module(module), name))

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import llvmlite.binding as llvm
 
-# LLVM functions that extend a CRC by 8 bytes and by one byte: by an instruction of the CPU, or by bitwise division.
+# Functions ``word`` and ``byte`` in LLVM's language, which extend a CRC by 8 bytes and by one byte: for x86 and ARM by
+# an instruction of the CPU, for other CPUs by bitwise division.
 _X86 = """
 declare i64 @llvm.x86.sse42.crc32.64.64(i64, i64)
 declare i32 @llvm.x86.sse42.crc32.32.8(i32, i8)
@@ -109,18 +110,18 @@ end:
   ret i32 %result
 }
 """
-# For each machine type: LLVM's name of the CPU feature that includes a CRC instruction, the option that enables the
-# feature, and the source of the functions that use the instruction.
+# For each machine type: LLVM's name of the CPU feature that includes a CRC instruction, LLVM's option that enables the
+# instruction, and the source of the functions that use it.
 _INSTRUCTIONS = {
     "x86_64": ("sse4.2", "+crc32", _X86),
     "aarch64": ("crc", "+crc", _ARM),
     "arm64": ("crc", "+crc", _ARM),
 }
-_code: list[llvm.ExecutionEngine] = []  # objects that keep machine code alive
+_code: list[llvm.ExecutionEngine] = []  # owners of the compiled machine code, which would be freed without them
 
 
 def compile_crc32c(*, instruction: bool = True) -> Callable[[int, int, int], int]:
-    """Compile and return a function that extends a CRC, given the CRC of previous bytes, an address and a size.
+    """Compile a function (CRC of previous bytes, address, size) that returns the CRC extended by the bytes there.
 
     Args:
         instruction: whether to use the CPU's instruction, if it has one, at 5 GB/s; bitwise division runs at 0.1 GB/s.

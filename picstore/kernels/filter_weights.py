@@ -39,8 +39,8 @@ def _lanczos(distance):
     angle = math.pi * distance
     if angle < 1e-5:
         return 1.0
-    # sin a = cos(a - pi/2), by the cosine's series up to the 16th power, with an error below 5e-13. The weights for a
-    # photograph take 72 us; with libm's sine they would take 105 us.
+    # sin a = cos(a - pi/2), by the cosine's series up to the 16th power, with an error below 5e-13. A photograph's
+    # weights thus take 72 us; with libm's sine they would take 105 us.
     u = (angle - math.pi / 2) ** 2
     sine = 1.0
     for reciprocal in COSINE_SERIES:
@@ -51,11 +51,11 @@ def _lanczos(distance):
 
 @device_function
 def _filter_value(distance, interpolation, a):
-    """Return a filter's value, not normalized, at a distance in units of its half-width.
+    """Return a filter's value at a distance from its center in units of its half-width; values do not add up to 1.
 
     ``a`` is the parameter of Keys' cubic, which other filters ignore.
     """
-    # NEAREST and BOX choose pixels by their centers, and give each pixel the same weight.
+    # NEAREST and BOX give all pixels in their reach, which the caller finds by the pixels' centers, the same weight.
     if interpolation < BILINEAR:
         return 1.0
     if distance >= 1.0:
@@ -67,7 +67,7 @@ def _filter_value(distance, interpolation, a):
 
 @device_function
 def _set_triangle(values, center, support, begin, end):
-    """Write the triangle filter's values at pixels ``begin`` to ``end - 1`` to ``values``; return their sum."""
+    """Write to ``values`` the triangle filter's values at pixels ``begin`` to ``end - 1``; return the values' sum."""
     total = 0.0
     for j in range(begin, end):
         values[j - begin] = max(1.0 - abs(j + 0.5 - center) / support, 0.0)
@@ -77,7 +77,7 @@ def _set_triangle(values, center, support, begin, end):
 
 @device_function
 def _set_values(values, center, support, begin, end, interpolation, antialias):
-    """Do as ``_set_triangle`` for other filters; without antialiasing, border pixels also get the values beyond."""
+    """Do as ``_set_triangle`` for other filters; without antialiasing, values beyond the clip go to its border pixels."""
     a = SHARP_CUBIC if antialias else PLAIN_CUBIC
     first, last = begin, end
     if not antialias:
@@ -131,14 +131,14 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
     first = np.zeros(length, np.int64)
     count = np.zeros(length, np.int64)
     missing = np.full(length, ONE, np.int32)
-    weights = np.zeros((length, taps + 2), np.int16)  # two zeros more, because passes read weights in pairs
+    weights = np.zeros((length, taps + 2), np.int16)  # two more columns of zeros, because weights are read in pairs
     values = np.empty(min(most, max(high - low, 1)))
     for i in range(length):
         center = start + (i + 0.5) * scale + tie
         if not low <= center < high:
             continue
         begin, end = max(math.floor(center - support + 0.5), low), min(math.floor(center + support + 0.5), high)
-        # The separate function for the triangle filter saves a quarter of the time.
+        # ``_set_triangle`` only exists because it saves a quarter of the time that ``_set_values`` would take.
         if interpolation == BILINEAR:
             total = _set_triangle(values, center, support, begin, end)
         else:

@@ -19,10 +19,11 @@ from typing import Any
 
 NEAREST, BOX, BILINEAR, BICUBIC, LANCZOS = range(5)
 HALF_WIDTHS = (0.5, 0.5, 1.0, 2.0, 3.0)  # half-widths of the filters in pixels, by code
-# Positions in a source image are multiples of 1 / GRID pixels, so that sums below 2**16 pixels are exact. Therefore an
-# output pixel depends neither on how much of its image is decoded nor on the point from which positions count.
+# Positions in a source image are rounded to multiples of 1 / GRID pixels, so that sums below 2**16 pixels are exact. So
+# an output pixel is the same whichever part of its image is decoded, although positions count from that part's corner.
 GRID = 2.0**36
-# A position at most this many pixels before the border of a pixel or of a clip counts as on the border.
+# A position up to TIE pixels before the border between two pixels, or of a clip, counts as on it, so that rounding
+# errors do not decide which pixel NEAREST takes.
 TIE = 2.0**-20
 # Maximum coordinate in pixels, on any device; it bounds every loop, and keeps positions far from integer overflow.
 MAX_COORDINATE = 1 << 24
@@ -33,12 +34,13 @@ COSINE_SERIES = tuple(1 / (k * (k - 1)) for k in range(16, 0, -2))
 
 # Number of fractional bits of a weight; the weights of an output pixel add up to 1 << ONE_BITS.
 ONE_BITS = 14
-# Number of fractional bits of the vertical pass's results, from which the horizontal pass computes pixels.
+# Resampling sums pixels along columns (vertical pass), then along rows (horizontal pass): number of fractional bits of
+# the vertical pass's results.
 ROW_BITS = 6
 
 # Number of fractional bits of a weight in a bilinear warp.
 POSITION_BITS = 12
-# Bound in pixels for positions: below it, int64 positions in steps of 2**-32 pixels are far from overflow.
+# Positions in pixels below this bound are computed in int64, in units of 2**-32 pixels, without overflow.
 GENTLE = float(1 << 29)
 
 _CODES: dict[str | int, int] = {

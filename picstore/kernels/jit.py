@@ -17,7 +17,7 @@ from picstore.kernels.linking import linked_only
 from picstore.kernels.numba_names import CACHE, CALLS, available, device_options, find, inline_options
 
 _byte_pointer = ir.IntType(8).as_pointer()
-# For each signature, the first kernel that was decorated with this signature.
+# For each signature, the first kernel with this signature; ``_copying_caller`` calls it if ``caller`` is not available.
 _kernels: dict[str, Any] = {}
 _lock: Any = find("numba.core.compiler_lock.global_compiler_lock") or threading.RLock()
 
@@ -112,7 +112,7 @@ def _copying_caller(signature: str) -> Any:
 
     @overload(call)
     def call_kernel(address, packed):  # noqa: ARG001 - the names are compared
-        # If no kernel has the signature, the function below is never called, because no caller can have an address.
+        # If no kernel has the signature, return any function: without a kernel there is no address to call it with.
         if (target := _kernels.get(signature)) is None:
             return lambda address, packed: 1  # noqa: ARG005
         return lambda address, packed: target(*packed)  # noqa: ARG005
@@ -171,7 +171,7 @@ def _pointer(typing: Any, address: Any, dtype: Any) -> Any:  # noqa: ARG001 - nu
 
 @device_function
 def array_at(address, size, dtype):
-    """Return the memory at an address as an array, so that kernels can take lists of buffers, which callers keep alive.
+    """Return memory as an array, so that kernels can take buffers by address; callers keep the buffers alive.
 
     Args:
         address: uint64.
@@ -182,14 +182,14 @@ def array_at(address, size, dtype):
 
 
 def intrinsic_function(signature: Any, emit: Callable[..., Any]) -> Any:
-    """Return a function for kernels; ``emit`` builds its code with LLVM's builder, and returns the result's value."""
+    """Return a function for kernels whose instructions ``emit(builder, *arguments)`` writes by LLVM's builder."""
 
     def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
         result = emit(builder, *arguments)
         return ir.Constant(_byte_pointer, None) if signature.return_type == types.void else result
 
     typed = signature, generate
-    # By number of arguments, the function that returns types and code; numba requires it to have as many parameters.
+    # By number of arguments, a function with this number of parameters, as numba requires; it returns types and code.
     typings: dict[int, Callable[..., Any]] = {
         1: lambda _context, _a: typed,
         2: lambda _context, _a, _b: typed,
@@ -283,5 +283,6 @@ def _emit_extend(builder: Any, function: Any, before: Any, data: Any, size: Any)
 
 
 _extend_type = types.uint32(types.uint64, types.uint32, types.uint64, types.uint64)
-# Calls the checksum function at an address, given the checksum of previous bytes, and address and number of the bytes.
+# Calls the checksum function at an address (first argument); the other arguments are the checksum of previous bytes,
+# and address and number of the bytes to add.
 extend_checksum: Any = intrinsic_function(_extend_type, _emit_extend)

@@ -33,14 +33,15 @@ SUFFIX = ".kernel"
 _HEADER = b"picstore kernel 1\n"
 # Maximum size in bytes of a kernel's file; the largest kernel takes 200 KB.
 _MAX_BYTES = 1 << 26
-# Number of a kernel's files to keep besides the newest, because several machines or versions may share a folder.
+# Number of older files of each kernel to keep, because machines, or versions of picstore, may share a folder.
 _KEPT = 8
 # Age in seconds of a partial file after which the process that wrote it is regarded as killed.
 _PARTIAL_SECONDS = 3600
 _ROOT = Path(__file__).parents[2]
 # numba's options that change the machine code; the environment names them NUMBA_OPT and so on.
 _OPTIONS = "OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "LOOP_VECTORIZE", "SLP_VECTORIZE"
-# The pattern has no anchor to the beginning of a line, because an anchor would make the search five times as slow.
+# Imports of picstore's modules in a source. The pattern is not tied to the beginning of a line, which would make the
+# search five times as slow.
 _IMPORT = re.compile(rb"from (picstore[.\w]*) import (\([^)]*\)|.*)")
 _NAME = re.compile(r"\w+")
 
@@ -68,21 +69,20 @@ class KernelCache:
             return None
         path, payload = found
         try:
-            # Add the symbols to which machine code may refer. numba's own cache would also register everything that
-            # numba can compile, which only compilation needs, and which takes 70 of the 135 ms before a process's first
-            # kernel runs.
+            # Define the symbols of numba's runtime, to which machine code may refer. numba's own cache would also set
+            # up numba's compiler, which would take 70 of the 135 ms before a process's first kernel runs.
             find("numba.core.runtime.rtsys").initialize(context)
             content = pickle.loads(payload)  # noqa: S301 - of a trusted owner, see ``read_trusted``
             return find("numba.core.compiler.CompileResult")._rebuild(context, *content)
         except Exception as error:
-            # The parts of numba that this method uses are private, so another version may raise any error.
+            # Any error may come from numba's private functions above if another version of numba has changed them.
             _set_aside(path, f"numba cannot load it: {type(error).__name__}: {error}")
             return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Write numba's result of compiling to the cache, if it has a folder."""
         folder = cache_folders()[0]
-        # Do not cache machine code with dynamic globals, which may be addresses in this process.
+        # Machine code with dynamic globals is not cached, because such globals may be addresses in this process.
         if folder is None or getattr(compiled.library, "has_dynamic_globals", False):
             return
         payload = find("numba.core.serialize.dumps")(_reduce(compiled))
@@ -109,7 +109,7 @@ class KernelCache:
         kernel = re.sub(r"\W", "", function.__qualname__)
         return f"{kernel}-{key.hex()[:32]}{SUFFIX}", key
 
-    # numba's dispatcher may call a cache's methods ``flush``, ``enable`` and ``disable``, too.
+    # numba's dispatcher may also call these three methods of a cache, which have nothing to do here.
     def flush(self) -> None:
         """Do nothing, because each file is for one state of the sources."""
 
@@ -157,7 +157,7 @@ def _package_owner() -> int:
 
 
 def _find(name: str, key: bytes) -> tuple[Path, bytes] | None:
-    """Return path and payload of a kernel's file, or None; set aside files that cannot be used."""
+    """Return path and payload of a kernel's file in the first folder that has it, or None; set aside unusable files."""
     for folder in cache_folders()[1]:
         path = folder / name
         try:
@@ -170,7 +170,7 @@ def _find(name: str, key: bytes) -> tuple[Path, bytes] | None:
 
 
 def check_payload(data: bytes, key: bytes) -> bytes:
-    """Return the payload in a kernel's file; raise Unusable if the digest in the file does not match."""
+    """Return the pickled kernel in a file's bytes; raise Unusable if it, or ``key``, does not fit the file's digest."""
     start = len(_HEADER) + hashlib.sha256().digest_size
     if data[:start] != _HEADER + _digest(key, data[start:]):
         raise Unusable("it was cut or changed, its digest differs")
@@ -205,7 +205,7 @@ def read_trusted(path: Path) -> bytes:
 def _set_aside(path: Path, reason: str) -> None:
     """Rename a file that cannot be used, and print why."""
     _warn_once(f"{path} is set aside and compiled anew: {reason}")
-    # The folder may not be writable.
+    # The rename fails if this process may not write to the folder; then the file stays.
     with contextlib.suppress(OSError):
         path.replace(f"{path}.unusable")
 
@@ -222,7 +222,7 @@ def _write(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb") as file:
             file.write(data)
-        # The umask may have removed permissions.
+        # Let other users read the file even if this process's umask has removed the permission.
         partial.chmod(0o644)
         partial.replace(path)
     except BaseException:
@@ -273,9 +273,9 @@ def _source_digest(module: str) -> str:
 
 @cache
 def _read_source(module: str) -> tuple[bytes, tuple[str, ...]]:
-    """Return a digest of a module's source, and the names that it imports from picstore; both empty for no module."""
+    """Return a digest of a module's source, and the picstore names it imports; both empty if ``module`` is not one."""
     path = f"{_ROOT}/{module.replace('.', '/')}.py"
-    # Use no pathlib, which is slower: of 500 names that are looked up before a training, 400 are not modules.
+    # ``os.path`` is faster than pathlib; a training looks up 500 imported names here, of which 400 are not modules.
     if not os.path.isfile(path):  # noqa: PTH113
         return b"", ()
     with open(path, "rb") as file:  # noqa: PTH123

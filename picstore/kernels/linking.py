@@ -15,21 +15,21 @@ from llvmlite.binding import parse_bitcode
 
 from picstore.kernels.numba_names import LINKING, available
 
-# Prefix of the names of all functions that Python can call.
+# Prefix that numba gives to the names of functions that Python can call.
 _WRAPPER = "_ZN7cpython"
 
 
 @cache
 def _linked_library(library_class: Any) -> Any:  # noqa: C901 - a class, as numba's may not be there to be subclassed
-    """Return a subclass of numba's library class that compiles a library only if it has a function for Python.
+    """Return a subclass of numba's library (code of one function) that compiles only functions which Python can call.
 
-    Other libraries are neither optimized nor compiled. The cache loads only machine code. LLVM's representation of a
-    library is parsed only if the library is linked into another kernel, because parsing, and looking up symbols, took
-    25 of the 67 ms in which the kernels of a training load.
+    Libraries of other functions are neither optimized nor compiled. From the cache only machine code is loaded; a
+    library's bitcode, from which LLVM can link it into another kernel, is parsed only for that: parsing, and looking up
+    symbols, took 25 of the 67 ms in which the kernels of a training load.
     """
 
     class LinkedLibrary(library_class):  # type: ignore[misc]
-        # LLVM's representation of a library that was loaded from the cache; None for another library, or once parsed.
+        # Bitcode of a library that was loaded from the cache, until it is parsed; None for other libraries.
         _bitcode: bytes | None = None
 
         def serialize_using_object_code(self) -> tuple[str, str, Any]:
@@ -80,14 +80,14 @@ def _linked_library(library_class: Any) -> Any:  # noqa: C901 - a class, as numb
 def linked_only(dispatcher: Any) -> Iterator[None]:
     """Make numba use :func:`_linked_library` within a ``with`` block. The caller holds the compiler's lock."""
     codegen = dispatcher.targetctx.codegen() if available(LINKING) else None
-    # The method is already replaced if another kernel, which calls this kernel, is being compiled.
+    # In a nested call, for a kernel that the kernel being compiled calls, numba's methods are already replaced.
     if codegen is None or "set_env" in vars(codegen):
         yield
         return
     set_env = codegen.set_env
 
     def set_defined_env(name: str, env: Any) -> None:
-        # The symbol of an environment is defined only if Python can call the environment's function.
+        # Only functions that Python can call have machine code, and so a symbol for their ``Environment``.
         if codegen._engine.is_symbol_defined(name):
             set_env(name, env)
 

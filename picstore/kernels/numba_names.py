@@ -14,7 +14,8 @@ from typing import Any
 import numba
 
 CACHE, LINKING, CALLS = "cache", "linking", "calls"
-# Names of numba's attributes, by group and by owner. An owner is a module, or a word that ``_find_owner`` knows.
+# Names of attributes in numba that picstore uses, by group and by owner. An owner is a module, or an object that
+# ``_find_owner`` finds by a word, such as "codegen".
 _ATTRIBUTES: dict[str, dict[str, str]] = {
     CACHE: {
         "dispatcher": "_cache compile overloads targetctx",
@@ -56,7 +57,8 @@ _COSTS = {
     LINKING: "kernels take longer to compile",
     CALLS: "kernels take longer to compile",
 }
-# Undocumented options of ``numba.njit``: no wrappers for Python, so that functions compile faster; and inlining.
+# Undocumented options of ``numba.njit``: two omit the wrappers by which Python calls a function, which saves time to
+# compile; the third tells LLVM to inline.
 OPTIONS = "no_cpython_wrapper", "no_cfunc_wrapper", "forceinline"
 
 
@@ -102,7 +104,7 @@ def _find_owner(name: str) -> Any:
 
 @cache
 def _probe() -> Any:
-    """Return a dispatcher that is never compiled, from which numba's other objects can be reached."""
+    """Return numba's dispatcher of a function that is never compiled, to look up names of its class and its context."""
 
     def nothing() -> None: ...
 

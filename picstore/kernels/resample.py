@@ -39,8 +39,8 @@ _u8, _u64 = np.uint8, np.uint64
 _BLACK = (0, 0, 0)
 _NO_DECODER = 0, 0
 
-# Calls a decoder that writes rows to ``source``, given the address of its state and the number of rows, counted from
-# the first, that it must have written before it returns. Its result is 0, or another number for damage.
+# Calls a decoder, which writes rows of an image to ``source``, with the address of its state and a number n: the first
+# n rows must be written when it returns. The result is 0, or another number if the image is damaged.
 _decode_rows = caller("int64(uint64, int64)")
 
 
@@ -99,9 +99,10 @@ def resample(
 
 @device_function
 def _source_range(first, count):
-    """Return the range (first, last + 1) of source pixels with a weight, and the most such pixels of one output pixel.
+    """Return the range (first, last + 1) of source pixels with a weight, and the largest ``count``.
 
-    Change the elements of ``first`` in place, so that they count from the first source pixel with a weight.
+    ``first`` and ``count`` are results of ``axis_weights``; ``first`` is changed in place, to count from the range's
+    first pixel.
     """
     low = 0
     high = 0
@@ -146,9 +147,9 @@ def _fill(fill, row, target):
 
 @device_function
 def _upside_down(target):
-    """Return ``strided_image`` of the output with its rows in reverse order.
+    """Return the :func:`strided_image` of the output with its rows in reverse order.
 
-    Writing to it flips the image vertically.
+    An image written to these rows appears flipped vertically.
     """
     turned = target.copy()
     turned[0] += (target[5] - 1) * target[2]
@@ -194,9 +195,9 @@ def resample_box(  # noqa: PLR0913 - a kernel's arguments are flat
 
     Args:
         source, box, clip, flips, interpolation, antialias, fill: as for ``resample``.
-        rows: number of rows of the image; addresses of a decoder that writes rows to ``source`` as they are needed, and
-            of its state, or two zeros. ``source`` holds row r of the image at r modulo its own number of rows, which is
-            at least ``most_taps`` plus the decoder's surplus rows.
+        rows: number of rows of the image; address of a decoder that writes rows to ``source`` as they are needed, and
+            address of the decoder's state; two zeros for a decoded image. Row r of the image is row r modulo
+            len(source) of ``source``, which has at least ``most_taps`` rows plus those that the decoder writes ahead.
         target: ``strided_image`` of the output.
 
     Returns:
@@ -223,7 +224,7 @@ def resample_box(  # noqa: PLR0913 - a kernel's arguments are flat
         return True
     samples = 3 * (high - low)
     lines = np.zeros((GROUP, samples + 3 * PIXELS), np.int16)
-    columns = np.zeros((high - low + taps + PIXELS, COLUMN), np.int16)  # padding is read, with a weight of 0
+    columns = np.zeros((high - low + taps + PIXELS, COLUMN), np.int16)  # The columns beyond ``high`` have weight 0.
     addresses = np.zeros(y_weights.shape[1], np.uint64)
     total = np.empty(COLUMN // 2, np.int32)
     block = np.empty((width + PIXELS, COLUMN), np.uint8)

@@ -16,21 +16,21 @@ from picstore.kernels.jit import device_function
 from picstore.kernels.simd import Vector, VectorMemory, load_byte, store_i16, transposed, vector_function
 from picstore.kernels.strided import put_bytes
 
-# Number of rows, and number of pixels in each row, that are interleaved at a time.
+# ``interleave`` transposes GROUP rows of PIXELS pixels at a time from rows to columns.
 GROUP = 8
 PIXELS = 16
-# Number of rows in a block, which is what the horizontal pass processes at a time: 4 groups of 8 rows.
+# Number of output rows that the horizontal pass computes at a time, a block: 4 groups of 8 rows.
 BLOCK = 32
-# Number of samples in a column of a block: red, green and blue of each row.
+# Number of samples in a column of a block, which is a pixel wide: red, green and blue of each of the BLOCK rows.
 COLUMN = 3 * BLOCK
 # Number of samples of a row that the vertical pass computes at a time.
 _SAMPLES = 64
 
-# Narrow types for casts, because numba's integer constants have 64 bits, which would halve the vector width.
+# Kernels cast integers to these types, because numba's constants are int64, of which a CPU's vector holds fewer.
 _i16, _i32, _u64 = np.int16, np.int32, np.uint64
-# Half a unit of the vertical pass's results, added for rounding; they keep 6 of 14 fractional bits.
+# Added to sums of the vertical pass, which have 14 fractional bits, to round them to 6 fractional bits.
 _HALF_ROW = 1 << 7
-# Half a level in the horizontal pass's sums, added for rounding; the sums have 6 + 14 fractional bits.
+# Added to sums of the horizontal pass, which have 6 + 14 fractional bits, to round them to whole levels.
 _HALF_PIXEL = np.int32(1 << 19)
 
 
@@ -88,7 +88,7 @@ def sum_output_row(source, low, first, count, weights, rows, line):
     n = line.size
     for at in range(0, n // _SAMPLES * _SAMPLES, _SAMPLES):
         _sum_rows(table, factors, _u64(pairs), _u64(at), _u64(out + 2 * at))
-    # Compute the last _SAMPLES samples of the row, some of them a second time.
+    # For the rest of the row, compute its last _SAMPLES samples, although some of them are already computed.
     if n % _SAMPLES and n >= _SAMPLES:
         _sum_rows(table, factors, _u64(pairs), _u64(n - _SAMPLES), _u64(out + 2 * (n - _SAMPLES)))
     elif n % _SAMPLES:
@@ -110,7 +110,7 @@ def add_fill(line, fill, missing):
 
 @vector_function(3)
 def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) -> None:
-    """Transpose 16 pixels of 8 rows, int16, ``stride`` bytes apart, to one group of 8 rows in each of 16 columns."""
+    """Copy 16 pixels of each of 8 rows, int16, ``stride`` bytes apart, to 16 columns of a block, as a group of rows."""
     for third in range(3):
         starts = [memory.offset(memory.offset(lines, stride, k), 32 * third) for k in range(GROUP)]
         rows = [memory.load(start, 16, 16) for start in starts]
@@ -123,7 +123,7 @@ def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) 
 
 @device_function
 def interleave(lines, width, columns, group):
-    """Copy 8 rows of pixels to group ``group``, 0 to 3, of a block's columns; may overwrite memory after them."""
+    """Copy 8 rows of pixels to the columns of a block, as group ``group`` (0 to 3); may write PIXELS - 1 columns more."""
     source, target = _u64(lines.ctypes.data), _u64(columns.ctypes.data + 6 * GROUP * group)
     for x in range(0, width, PIXELS):
         _interleave_pixels(source + _u64(6 * x), _u64(2 * lines.shape[1]), target + _u64(2 * COLUMN * x))
@@ -137,10 +137,10 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
         column: address of the first source column, int16 (COLUMN,).
         weights: address of the source columns' weights, int16.
         pairs: half the number of source columns.
-        begin: address of the sums' initial values, int32 (COLUMN // 2,); each is of two samples, four apart.
+        begin: address of the sums' initial values, int32 (COLUMN // 2,); each stands for samples k and k + 4.
         out: address at which the output column is stored, uint8 (COLUMN,).
     """
-    parts = range(0, 2 * COLUMN, 32)  # offsets in bytes of 16 samples each
+    parts = range(0, 2 * COLUMN, 32)  # offsets in bytes in a column of vectors of 16 samples
 
     def add_pair(k: Any, sums: list[Vector]) -> list[Vector]:
         two = memory.load(memory.offset(weights, k, 4), 1, 32)
@@ -164,7 +164,7 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
 
 @device_function
 def sum_output_columns(columns, axis, taps, flip, fill, total, block):
-    """Compute all columns of BLOCK rows of the output, as bytes, from the source columns."""
+    """Compute all output columns of a block, uint8, as weighted sums of the source columns (horizontal pass)."""
     first, weights, missing = axis
     source, target, begin = _u64(columns.ctypes.data), _u64(block.ctypes.data), _u64(total.ctypes.data)
     row, pairs, plain = _u64(2 * weights.shape[1]), _u64((taps + 1) // 2), True
@@ -181,7 +181,7 @@ def sum_output_columns(columns, axis, taps, flip, fill, total, block):
 
 @vector_function(3)
 def _transpose_columns(memory: VectorMemory, columns: Any, out: Any, stride: Any) -> None:
-    """Store 8 bytes of each of 16 columns of a block as 8 rows of 16 bytes, ``stride`` bytes apart."""
+    """Transpose 8 bytes of each of 16 columns of a block to 8 rows of 16 bytes, which begin ``stride`` bytes apart."""
     eights = [memory.load(memory.offset(columns, COLUMN * x), 8, 8) for x in range(PIXELS)]
     twos = [eights[x].shuffled(eights[x + 1], range(16)) for x in range(0, PIXELS, 2)]
     fours = [twos[x].shuffled(twos[x + 4], range(32)) for x in range(4)]

@@ -19,7 +19,7 @@ from picstore.kernels.jit import intrinsic_function, load_function, store_functi
 from picstore.kernels.numba_names import find
 
 _X86 = platform.machine() in ("x86_64", "AMD64")
-# LLVM's names of instructions on 128 bits; on 256 bits, an instruction's name is "avx2." followed by the key.
+# LLVM's names of x86 instructions on 128 bits; the instruction on 256 bits is "avx2." followed by the key.
 _SSE2 = {"pmadd.wd": "sse2.pmadd.wd", "packssdw": "sse2.packssdw.128", "packsswb": "sse2.packsswb.128"}
 
 
@@ -28,7 +28,7 @@ def _has_avx2() -> bool:
     features, of_host = getattr(config, "CPU_FEATURES", ""), find("numba.core.codegen.get_host_cpu_features")
     if features is None and of_host is not None:
         features = of_host()
-    # Without AVX2, two instructions on 128 bits are used for one on 256 bits.
+    # If False, ``_instruction`` uses two instructions on 128 bits in place of one on 256 bits.
     return "+avx2" in (features or "").split(",")
 
 
@@ -65,7 +65,7 @@ class Vector:
         return Vector(self._builder, self._builder.shl(self.value, self._operand(bits)))
 
     def __rshift__(self, bits: int) -> Vector:
-        """Shift right arithmetically, which rounds down."""
+        """Shift each element right; copy the sign bit, so that negative numbers round down too."""
         return Vector(self._builder, self._builder.ashr(self.value, self._operand(bits)))
 
     def _type(self, bits: int) -> Any:
@@ -89,7 +89,7 @@ class Vector:
         return Vector(builder, value)
 
     def is_zero(self) -> Vector:
-        """Return a mask for ``chosen``: ones in each part of 128 bits that is zero, and zeros in all other parts."""
+        """Return a mask for :meth:`chosen`: each 128 bits become all ones if they are zero, otherwise all zeros."""
         words = self.cast(64)
         either = words | words.shuffled(words, [k ^ 1 for k in range(words.value.type.count)])
         is_zero = self._builder.icmp_unsigned("==", either.value, words.filled(0).value)
@@ -107,7 +107,7 @@ class Vector:
         return different ^ other
 
     def filled(self, *numbers: int) -> Vector:
-        """Return a vector of the same type as this vector, in which ``numbers`` are repeated."""
+        """Return a vector of this vector's type that holds ``numbers`` again and again, such as a, b, a, b."""
         count = self.value.type.count
         return Vector(self._builder, ir.Constant(self.value.type, list(numbers) * (count // len(numbers))))
 
@@ -132,9 +132,9 @@ class Vector:
         return even + odd
 
     def interleaved_sums(self, other: Vector, factors: Vector) -> list[Vector]:
-        """Interleave two vectors of int16; return ``sums_of_products`` of both halves and ``factors``, all in 256 bits.
+        """Interleave two 256-bit vectors of int16; return :meth:`sums_of_products` with ``factors`` for both halves.
 
-        On Neon the same result is computed without interleaving.
+        For CPUs other than x86 the same sums are computed without interleaving.
         """
         if _X86:
             return [mixed.sums_of_products(factors) for mixed in self.interleaved(other)]
@@ -144,7 +144,7 @@ class Vector:
         return [a.widened(32) * first + b.widened(32) * second for a, b in parts]
 
     def packed(self, other: Vector) -> Vector:
-        """Clamp the elements of two 256-bit vectors to half their width, and join them in one vector.
+        """Clamp the elements of two 256-bit vectors to integers of half as many bits, and join them in one vector.
 
         Each 128 bits of the result hold 64 bits of this vector, then 64 bits of the other.
         """
@@ -156,7 +156,7 @@ class Vector:
         return self.shuffled(other, order).clamped(least, -least - 1).narrowed(bits // 2)
 
     def _instruction(self, name: str, other: Vector, bits: int) -> Vector:
-        """Apply an x86 instruction to two vectors of 256 bits; return the result, in elements of ``bits`` bits."""
+        """Return the result, in elements of ``bits`` bits, of an x86 instruction (key of _SSE2) for 256-bit vectors."""
         if _has_avx2():
             return self._call("avx2." + name, other, bits)
         count = self.value.type.count
@@ -173,12 +173,12 @@ class Vector:
         return Vector(self._builder, self._builder.call(function, [self.value, other.value]))
 
     def shuffled(self, other: Vector, indices: Sequence[int]) -> Vector:
-        """Return a vector of the elements at ``indices``, counted through this vector and then through ``other``."""
+        """Return a vector of the elements at ``indices`` of this vector and ``other``, joined in this order."""
         mask = ir.Constant(ir.VectorType(ir.IntType(32), len(indices)), list(indices))
         return Vector(self._builder, self._builder.shuffle_vector(self.value, other.value, mask))
 
 
-# Step of ``VectorMemory.repeat``: a function that takes the step's index and the vectors, and returns the new vectors.
+# Body of a loop, for ``VectorMemory.repeat``: takes the round's index and vectors, and returns the vectors' new values.
 _Step = Callable[[Any, list[Vector]], list[Vector]]
 
 
@@ -201,7 +201,7 @@ def _repeated(builder: Any, count: Any) -> Iterator[Any]:
 
 
 class VectorMemory:
-    """Loads and stores of vectors in memory, as a ``vector_function`` uses them."""
+    """Loads, stores and loops of a :func:`vector_function`, added to the function's code by LLVM's builder."""
 
     def __init__(self, builder: Any) -> None:
         self._builder = builder
@@ -254,9 +254,9 @@ class VectorMemory:
 
 
 def transposed(rows: list[Vector]) -> list[Vector]:
-    """Transpose 8 × 8 numbers in each 128 bits, of eight vectors of 16-bit elements or of four vectors of bytes."""
+    """Transpose 8 × 8 numbers: in each 128 bits of eight vectors of int16, or of four vectors of bytes."""
     half = len(rows) // 2
-    # Three perfect shuffles of 64 elements are a transposition.
+    # To interleave the first and the second half of 64 elements three times transposes them as an 8 × 8 matrix.
     for _ in range(3):
         rows = [mixed for a, b in zip(rows[:half], rows[half:], strict=True) for mixed in a.interleaved(b)]
     return rows
@@ -279,7 +279,7 @@ def _emit_load_byte(builder: Any, address: Any) -> Any:
 
 
 def _emit_count(name: str) -> Any:
-    """Return a function for kernels that counts the zero bits of a uint64, from one end up to the first 1."""
+    """Return a function for kernels that counts a uint64's leading ("ctlz") or trailing ("cttz") zero bits."""
 
     def emit(builder: Any, number: Any) -> Any:
         return getattr(builder, name)(number, ir.Constant(ir.IntType(1), 0))

@@ -10,7 +10,7 @@ from picstore.arrays import I64, Array
 from picstore.kernels.jit import array_at, device_function, memcpy, store_u8
 from picstore.kernels.simd import load_u8, load_u32, store_i16, store_i32
 
-StridedImage: TypeAlias = I64  # address of the first element, strides in bytes, shape
+StridedImage: TypeAlias = I64  # description of an array's memory, or of several, see ``strided_image``
 
 _u64 = np.uint64
 
