@@ -18,8 +18,8 @@ from picstore.kernels.simd import VectorMemory, load_u8, load_u32, trailing_zero
 # Negative codes that kernels return if a scan is damaged.
 TOO_MANY_SEGMENTS, BAD_MARKER, BAD_DC, TOO_MANY_COEFFICIENTS, TOO_SHORT, BAD_CODE = range(-6, 0)
 
-# Number of zero bytes to append to a scan's data, because damage is noticed only after an MCU was read. An MCU has at
-# most 6 blocks of 27 bits for the DC and 63 * 31 bits for the other coefficients: 1,485 bytes, read 8 at a time.
+# Number of zero bytes to append to a scan's data. Readers notice only after an MCU that the data has ended, and an MCU
+# has at most 6 blocks of 27 bits for the DC and 63 * 31 bits for the other coefficients: 1,485 bytes, read 8 at a time.
 PADDING = 2048
 
 _STEP = 32  # number of bytes to copy at a time
@@ -52,7 +52,7 @@ def has_byte_ff(word):
 
 @inlined
 def refill(address, accumulator, valid, byte):
-    """Fill the accumulator to at least 56 bits.
+    """Fill the accumulator, whose highest bits are the stream's next bits, to at least 56 bits.
 
     Return the accumulator, the number of its valid bits, and the next byte to load as an offset from ``address``.
     """
@@ -71,7 +71,7 @@ def _copy_step(memory: VectorMemory, source: Any, target: Any) -> Any:
 
 @inlined
 def _copy_plain(source, target, size, readable):
-    """Copy bytes up to the first 0xFF, or else ``size`` to ``size`` + _STEP - 1 bytes; return the number copied."""
+    """Copy bytes up to the first 0xFF; if there is none, up to ``size`` + _STEP - 1 bytes. Return the number copied."""
     count = 0
     while count < size:
         if count + _STEP <= readable:
@@ -116,11 +116,12 @@ def unstuff(address, size, start, flat, segments):
             break
         following = offset + 1
         while following < n and source[following] == 0xFF:
-            following += 1  # Skip fill bytes.
+            following += 1  # Skip fill bytes (0xFF before a marker).
         if following >= n:
             break
         code = source[following]
-        # Fill bytes may precede markers only; libjpeg-turbo decodes some blocks wrongly if they precede a stuffed zero.
+        # A stuffed zero counts only right after its 0xFF. After more bytes 0xFF, which may precede markers only,
+        # libjpeg-turbo decodes some blocks wrongly.
         if code == 0 and following == offset + 1:
             flat[out] = _u8(0xFF)
             out += 1

@@ -28,7 +28,7 @@ def append_bits(accumulator, pending, value, bits, target):
     if pending >= 32:
         pending -= 32
         four = (accumulator >> _u64(pending)) & _MASK32
-        if ((four ^ _MASK32) - _u64(0x01010101)) & four & _u64(0x80808080):  # A byte of ``four`` may be 0xFF.
+        if ((four ^ _MASK32) - _u64(0x01010101)) & four & _u64(0x80808080):  # if a byte may be 0xFF, one at a time
             for shift in range(24, -8, -8):
                 target = _write_byte((four >> _u64(shift)) & _u64(255), target)
         else:
@@ -54,7 +54,7 @@ def _copy_bits(address, first, end, accumulator, pending, target):
     while pending >= 8:
         pending -= 8
         target = _write_byte((accumulator >> _u64(pending)) & _u64(255), target)
-    # Copy seven bytes at a time, because a load of eight bytes contains any 57 consecutive bits.
+    # Copy 56 bits at a time: the 8 bytes that are loaded contain them at any bit position.
     while end - first >= 56:
         more = load_u64(address + _u64(first >> 3)) << _u64(first & 7) >> _u64(8)
         accumulator = accumulator << _u64(56) | more

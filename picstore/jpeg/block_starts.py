@@ -17,19 +17,19 @@ from picstore.kernels.jit import array_at, device_function, inlined, kernel, loa
 # table, whether the DC is edited; SINGLE to SYMBOLS of the arrays of ``transcode_lookup.make_lookups``; STARTS of the
 # notes that the kernel writes. Numbers of blocks: PER_MCU in an MCU, PER_SEGMENT in a segment, LEFT not yet read.
 DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_SEGMENT, LEFT = range(11)
-# Further columns of this row, which the kernel fills. DAMAGE: code of damage. UNTIL: number of blocks left in the
+# Further columns of a scan's row, which the kernel fills. DAMAGE: code of damage. UNTIL: number of blocks left in the
 # segment. LIMIT: end of the segment in bits. PLANS: first of the columns that hold the plans of an MCU's blocks.
 DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
-# Fields of a block's plan, by which the block is read and the next one begun. AC, NEXT_DC, NEXT_PLAN: addresses of the
-# block's AC table, the next block's DC table and the next block's plan. AC_NUMBER, NEXT_DC_NUMBER: indices of the two
-# tables. SCAN: address of the scan's row. Computing these fields again for each block took 20 µs per image.
+# Fields of a plan, which is what the kernel needs to read one of an MCU's blocks and begin the next block. AC, NEXT_DC,
+# NEXT_PLAN: addresses of the block's AC table, the next block's DC table and the next block's plan. AC_NUMBER,
+# NEXT_DC_NUMBER: indices of the two tables. SCAN: address of the scan's row. Without plans, an image took 20 µs longer.
 AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
 # Number of columns of a block's plan; and maximum number of blocks of an MCU, in the samplings of training JPEGs.
 _PLAN_COLUMNS, _MAX_BLOCKS = 6, 6
 SCAN_COLUMNS = PLANS + _PLAN_COLUMNS * _MAX_BLOCKS
 
-# Fields of the note, an int64, that the kernel writes for each block. From bit POSITION_SHIFT on: bit of the data at
-# which the block's DC code begins. From bit BITS_SHIFT on: number of bits of the DC code and difference. In the lowest
+# Fields of the note, an int64, that the kernel writes for each block. From bit POSITION_SHIFT on: position in the data,
+# in bits, of the block's DC code. From bit BITS_SHIFT on: number of bits of the DC code and difference. In the lowest
 # bits: DC difference plus DIFFERENCE_BIAS.
 POSITION_SHIFT, BITS_SHIFT, DIFFERENCE_BIAS = 20, 12, 2048
 
@@ -93,11 +93,12 @@ def _look_up(lane):
     """Skip the AC codes and values of a lookup-table entry; return the lane, which is the state of reading a scan."""
     accumulator, valid, byte, k, plan = lane
     entry = _i64(load_u16(_u64(_load(plan, AC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
-    # Refill only after the lookup, which thus need not wait: a lookup takes 11 bits, and at least 25 were valid.
+    # Refill after the lookup and not before it, so that the lookup need not wait; it takes 11 bits, and at least 25 are
+    # valid at this point.
     accumulator, valid, byte = refill(_u64(0), accumulator, valid, byte)
     k += entry >> SKIP_SHIFT
     if k < 64:
-        # The mask costs nothing, because the processor's shifts use only the lowest 6 bits of the number of bits.
+        # ``& 63`` compiles to nothing, because a processor's shift uses only the lowest 6 bits of its operand anyway.
         accumulator <<= _u64(entry & 63)
         return accumulator, valid - (entry & 63), byte, k, plan
     return _end_lookup((accumulator, valid, byte, k, plan), entry)
@@ -158,7 +159,7 @@ def _begin_scan(scan):
 
 @inlined
 def _begin_segment(row):
-    """Return a lane (the state of reading a scan) at the first AC code of the scan's next segment."""
+    """Begin the scan's next segment; return a lane (the state of reading) at the first AC code of the segment."""
     offsets = array_at(_u64(row[SEGMENTS]), 2, np.int64)
     row[SEGMENTS] += 8
     row[UNTIL] = min(row[PER_SEGMENT], row[LEFT])
@@ -196,7 +197,8 @@ def _read_dc(lane):
     length, size = entry >> 8, entry & 255
     bits = accumulator << _u64(length)
     value = _i64(bits >> _u64(1) >> _u64(63 - size))
-    # Compute what to subtract for a negative difference without a branch, because no processor can predict signs.
+    # A negative difference is coded plus 2**size - 1. Compute what to subtract, 0 or this, without a branch, because a
+    # processor cannot predict signs.
     below = ((1 << size) - 1) & (_i64(bits >> _u64(63)) - 1)
     _note(row, position << POSITION_SHIFT | (length + size) << BITS_SHIFT | (value - below + DIFFERENCE_BIAS))
     accumulator, valid, byte = refill(_u64(0), bits << _u64(size), valid - length - size, byte)

@@ -144,7 +144,7 @@ def cut(jpeg: Buffer, box: tuple[int, int, int, int]) -> tuple[bytes, tuple[int,
         lengths = lengths[:0]
     tiling = np.array([[header.width, header.height, *header.mcu_size, header.restart_interval, header.length]])
     left, top, width, height = box
-    # Exclude bytes after EOI, which do not belong to the stream.
+    # Leave out bytes after EOI; with them, the segments' lengths would not add up to the stream's size.
     end = int(ends[-1]) + 2
     tiled = TiledJpegs.from_streams([memoryview(jpeg)[:end]], tiling, [lengths.astype(np.uint16)])
     cuts = cut_batch(tiled, np.array([[left, top, left + width, top + height]]))
@@ -200,7 +200,7 @@ def _find_frame(source, tiling):
         if source[offset + 1] == 0xC0 or source[offset + 1] == 0xC1:
             return offset
         if source[offset + 1] == 0xFF:
-            offset += 1  # Skip a fill byte.
+            offset += 1  # Skip a fill byte (0xFF before a marker).
             continue
         offset += 2 + (np.int64(source[offset + 2]) << 8 | np.int64(source[offset + 3]))
     return 0
@@ -210,7 +210,7 @@ def _find_frame(source, tiling):
 def is_grid(size, tiling, lengths):
     """Return whether the segments fill a JPEG of ``size`` bytes, and form rows of tiles."""
     for number in tiling:
-        # The upper bound prevents products from overflowing.
+        # Below 2**31, products of two of these numbers fit int64.
         if number < 1 or number >= 1 << 31:
             return False
     columns = (tiling[WIDTH] + tiling[MCU_WIDTH] - 1) // tiling[MCU_WIDTH]
@@ -258,17 +258,17 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
         first = (top + row) * per_row
         for k in range(first + left, first + right):
             target += np.int64(lengths[k]) + 2
-            # Renumber restart markers from 0 (T.81, B.2.1).
+            # A JPEG's restart markers have the numbers 0 to 7 in turn, beginning with 0 (T.81, B.2.1).
             out[target - 2], out[target - 1] = _u8(0xFF), _u8(0xD0 + marker % 8)
             marker += 1
-    # EOI replaces the last restart marker.
+    # The cut ends with EOI in place of its last restart marker.
     out[target - 1] = _u8(0xD9)
     return target
 
 
 @device_function
 def tile_row_ranges(lengths, header, per_row, tiles):
-    """Return, for each row of tiles, the offsets in the stream at which the tiles under a box begin and end."""
+    """Return the offsets in the stream at which each row of ``tiles`` (left, top, right, bottom) begins and ends."""
     left, top, right, bottom = tiles
     begins, ends = np.empty(bottom - top, np.int64), np.empty(bottom - top, np.int64)
     position = header

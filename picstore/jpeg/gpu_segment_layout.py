@@ -6,14 +6,14 @@ from __future__ import annotations
 # ACROSS, DOWN: sampling factors of the luma. COMPONENTS: number of components. INTERVAL: number of MCUs in a segment.
 # PER_ROW: number of segments in a row of tiles.
 (WIDTH, HEIGHT, ACROSS, DOWN, COMPONENTS, INTERVAL, PER_ROW) = range(7)
-# Index of the first of three adjacent words, one per component. DC, AC: Huffman tables. QUANTIZATION: row of the
-# quantization table. PLANE: offset of the samples; for decoding, it counts from the batch's first sample. STRIDE: bytes
-# between rows of samples.
+# Indices of the first of three adjacent words of an image, one for each component. DC, AC: place of the lookup table,
+# see UNIT. QUANTIZATION: row of the quantization table. PLANE: offset of the samples, in the image and, during
+# decoding, in the batch. STRIDE: bytes from one row of samples to the next.
 DC, AC, QUANTIZATION, PLANE, STRIDE = 7, 10, 13, 16, 19
 # PITCH: bytes from one row of pixels to the next. DATA: offset of the stream's first byte. HELD: number of segments in
 # the copied rows of tiles.
 PITCH, DATA, HELD = 22, 23, 24
-# Numbers of the image's blocks, of the entries of its lookup tables, and of the bytes of its samples.
+# Numbers of an image's blocks (BLOCKS), lookup-table entries (ENTRIES) and bytes of samples (SAMPLES).
 BLOCKS, ENTRIES, SAMPLES = range(25, 28)
 # Sums over previous images of the batch: blocks, lookup-table entries, bytes of samples, bytes of pixels, parts of
 # segments. PART_SHIFT: number that, added to PART_WORDS · p, is the index of the first word of part p of the batch, if
@@ -22,8 +22,9 @@ FIRST_BLOCK, TABLES, FIRST_SAMPLE, PIXELS, FIRST_PART, PART_SHIFT = range(28, 34
 # SIDE: samples per side of a decoded luma block; the next word is that of a chroma block. WIDER, TALLER: luma samples
 # per chroma sample, across and down.
 SIDE, WIDER, TALLER = 34, 36, 37
-# Offsets, set before decoding, of the image's Huffman tables in the memory that holds all images' tables. CODES: of the
-# codes, in bytes. PLACES: of the words FIRST_ENTRY to IS_DC, in int32. QUANTIZATION and DATA become offsets there, too.
+# Offsets, set before decoding, of the image's four Huffman tables in the memory of all batches. CODES: of their counts
+# and symbols, in bytes. PLACES: of their words FIRST_ENTRY to IS_DC, in int32. QUANTIZATION and DATA become offsets in
+# this memory too.
 CODES, PLACES = 38, 39
 IMAGE_WORDS = 40
 
@@ -38,7 +39,7 @@ PART_WORDS, WHOLE_BYTE = 6, 8
 # (see LOOKUP_BITS), and whether it is for DC.
 FIRST_ENTRY, ENTRY_COUNT, SHORT, IS_DC = range(4)
 HUFFMAN_TABLES = 4  # DC 0, DC 1, AC 0 and AC 1
-HUFFMAN_BYTES = 16 + 256  # number of codes of each length, then symbols
+HUFFMAN_BYTES = 16 + 256  # bytes of a Huffman table: number of codes of each length, then symbols
 
 # A lookup table resolves any code in one step. Canonical codes increase with their length, so all codes longer than
 # LOOKUP_BITS lie at the end of the code space: each of the first SHORT windows of LOOKUP_BITS bits has an entry, and

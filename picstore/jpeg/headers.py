@@ -15,7 +15,8 @@ from picstore.jpeg.markers import APP0, APP1, APP14, DHT, DQT, DRI, SOF0, SOI, S
 HuffmanTables: TypeAlias = dict[tuple[int, int], HuffmanTable]
 
 _ORIENTATION = 0x0112  # tag of EXIF 2.32, 4.6.4; the value 1 means upright
-# Struct formats of the types BYTE, SHORT and LONG. The standard requires a SHORT, but readers accept all three.
+# Formats, for ``struct``, of EXIF's types BYTE, SHORT and LONG. The orientation should be a SHORT, but readers accept
+# all three.
 _INTEGERS = {1: "B", 3: "H", 4: "I"}
 
 
@@ -63,10 +64,10 @@ def read_coding_parameters(segments: Iterable[MarkerSegment]) -> CodingParameter
         elif marker == DHT:
             huffman.update(_read_huffman(body))
         elif marker == APP0 and body.startswith(b"JFIF\0") and len(body) >= 14:  # libjpeg ignores shorter segments
-            # Set the major version to 1, because decoders may reject other versions, and drop the thumbnail.
+            # Set JFIF's major version to 1, because decoders may reject other versions; drop the thumbnail.
             jfif = body[:5] + b"\1" + body[6:12] + b"\0\0"
         elif marker == APP14 and body.startswith(b"Adobe") and len(body) >= 12:
-            # Change each code of a YCbCr transform to 1, because decoders may reject other codes, and libjpeg warns.
+            # The code of the color transform is 0 for none. For YCbCr write 1, because decoders may reject other codes.
             adobe = body[:11] + bytes([min(body[11], 1)])
         elif marker == APP1:
             exif.append(body)
@@ -130,7 +131,7 @@ def write_headers(header: Header, coding: CodingParameters, huffman: HuffmanTabl
     quantization = sorted({component.quantization for component in header.components})
     frame = struct.pack(">BHHB", header.precision, header.height, header.width, len(header.components))
     for c in header.components:
-        # The sampling factors of a single component have no effect (A.2.2), but decoders expect 1 × 1.
+        # Write sampling factors 1 × 1 for a single component: others have no effect (A.2.2), and decoders expect these.
         sampling = 0x11 if len(header.components) == 1 else c.horizontal << 4 | c.vertical
         frame += bytes([c.id, sampling, c.quantization])
     used = sorted({(0, s.dc) for s in coding.selectors} | {(1, s.ac) for s in coding.selectors})

@@ -13,9 +13,9 @@ from picstore.errors import ImageError
 from picstore.kernels.jit import device_function
 
 MAX_CODE_BITS = 16
-# Sort key of a Huffman tree that was merged into another. Any other tree has the key weight << 9 | 511 - index.
+# Key, in ``_find_depths``, of a tree that was merged into another; other trees have the key weight << 9 | 511 - index.
 _MERGED = 1 << 62
-# By number of bits of a code, 1, 2, …: the number of 16-bit codes that begin with it.
+# For a code of 1, 2, … 16 bits, the number of 16-bit words that begin with the code.
 _SHARES = [1 << bits for bits in reversed(range(MAX_CODE_BITS))]
 
 
@@ -37,7 +37,7 @@ class HuffmanTable:
     def __post_init__(self) -> None:
         if len(self.counts) != MAX_CODE_BITS or sum(self.counts) != len(self.symbols) or len(self.symbols) > 256:
             raise ImageError("a Huffman table is cut off")
-        # The code of all ones must stay free (C.2).
+        # The codes must not use all 16-bit words, because the code of all ones must stay free (C.2).
         if sum(map(mul, self.counts, _SHARES)) >= 1 << MAX_CODE_BITS:
             raise ImageError("a Huffman table has more codes than fit")
 
@@ -78,7 +78,8 @@ def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
     Args:
         frequencies: frequency of symbol 0, 1, …; a symbol of frequency 0 gets no code.
     """
-    # Symbol 256, which never occurs, gets the code of all ones: it is the rarest symbol, so its code is the longest.
+    # Add the symbol 256, which never occurs. It takes the code of all ones, because it is the rarest symbol and so has
+    # the longest code; ``_limit_lengths`` then removes this code.
     weights: dict[tuple[int, ...], int] = {(symbol,): count for symbol, count in enumerate(frequencies) if count}
     weights[(256,)] = 0
     depth = dict.fromkeys((s for group in weights for s in group), 0)
@@ -111,7 +112,7 @@ def optimal_codes(frequencies, counts, symbols, codes):
         if frequencies[symbol]:
             number[found], weights[found] = symbol, frequencies[symbol]
             found += 1
-    # Symbol 256, which never occurs, gets the code of all ones.
+    # Add the symbol 256, which never occurs, to take the code of all ones, which ``_limit_lengths`` removes.
     number[found], weights[found] = 256, 1
     depth, per_length = np.zeros(257, np.int64), np.zeros(257, np.int64)
     _find_depths(weights[: found + 1], depth)
@@ -151,7 +152,7 @@ def _take_least(keys):
 @device_function
 def _find_depths(weights, depth):
     """Compute the depth of each leaf of the Huffman tree; among equal weights, the highest index is merged first."""
-    # The leaves of a tree form a chain: ``following`` holds the index of the next leaf, or -1.
+    # ``following`` chains the leaves of each tree: the index of a leaf's next leaf, or -1 for the last.
     following = np.full(weights.size, -1, np.int64)
     keys = np.empty(weights.size, np.int64)
     for k in range(weights.size):

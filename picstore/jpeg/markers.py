@@ -19,7 +19,8 @@ TEM, SOI, EOI, SOS, DRI = 0x01, 0xD8, 0xD9, 0xDA, 0xDD
 SOF0, DHT, DQT = 0xC0, 0xC4, 0xDB
 APP0, APP1, APP14 = 0xE0, 0xE1, 0xEE
 RST0, RST7 = 0xD0, 0xD7
-# Number n of each marker SOFn (table B.1). DHT (C4), JPG (C8) and DAC (CC) lie in the same range, but begin no frame.
+# For each marker SOFn, which begins a frame, its number n (T.81, table B.1). DHT (C4), JPG (C8) and DAC (CC) lie in the
+# same range, but do not begin frames.
 FRAMES = {marker: marker - 0xC0 for marker in range(0xC0, 0xD0) if marker not in (0xC4, 0xC8, 0xCC)}
 _PROCESSES = {0: "baseline", 1: "extended", 2: "progressive", 3: "lossless"}
 _PROCESSES |= {9: "arithmetic-coded", 10: "arithmetic-coded progressive", 11: "arithmetic-coded lossless"}
@@ -141,7 +142,7 @@ def find_restart_segments(jpeg: bytes | memoryview, header: Header) -> tuple[I64
         ImageError: the restart markers contradict the headers, or EOI is missing.
     """
     data = np.frombuffer(jpeg, dtype=np.uint8)[header.length :]
-    # In entropy-coded data, a 0xFF byte is followed by 0x00 (stuffing), by 0xFF (fill) or by a marker code (B.1.1.5).
+    # A marker is 0xFF and a code. In entropy-coded data, 0x00 (stuffing) and 0xFF (fill) are not codes (B.1.1.5).
     offsets = np.flatnonzero(data[:-1] == 0xFF)
     codes = data[offsets + 1]
     is_marker = (codes != 0x00) & (codes != 0xFF)

@@ -26,8 +26,9 @@ from picstore.jpeg.decoder.coefficients import (
 from picstore.jpeg.decoder.decode_baseline import REASONS, decode
 from picstore.kernels.jit import device_function, kernel
 
-_FREQUENCIES = 8  # number of frequencies in each direction
-# Smallest side in pixels, 16 blocks. With fewer blocks, the DC coefficients are too coarse for the frequencies.
+_FREQUENCIES = 8  # number of frequencies of the cosine transform in each direction
+# Smallest side in pixels (16 blocks) of images that are hashed by their blocks' DC coefficients, which are too coarse
+# for smaller images.
 _MIN_SIDE = 128
 _u64 = np.uint64
 _LUMA = np.array([0.299, 0.587, 0.114])  # weights of red, green and blue (T.871, 7)
@@ -49,12 +50,13 @@ def perceptual_hash(jpeg: bytes | memoryview) -> int:
     scale = 8
     if min(width, height) < _MIN_SIDE:
         blocks, scale = decode(jpeg) @ _LUMA, 1
-    # Subtract the first value from all values, so that an image of one color becomes exactly zero; otherwise rounding
-    # errors would decide the hash of such an image.
+    # Subtract the first value from all values, so that an image of one color becomes exactly zero; otherwise the hash
+    # of such an image would depend on rounding errors.
     blocks = blocks - blocks[0, 0]
     rows, columns = blocks.shape
     spectrum = _cosine_integrals(height, scale, rows) @ blocks @ _cosine_integrals(width, scale, columns).T
-    # pHash sets the bit of the DC coefficient for practically any photograph; infinity always sets it.
+    # The first coefficient is the image's mean, whose bit pHash sets for practically any photograph. The subtraction
+    # has changed the mean, so set its bit always.
     spectrum[0, 0] = np.inf
     bits = spectrum > np.sort(spectrum, axis=None)[spectrum.size // 2 - 1]
     return int.from_bytes(np.packbits(bits).tobytes(), "big")
@@ -131,9 +133,9 @@ def _make_plan(frame, tables):
 
 @device_function
 def _read_segments(flat, segments, frame, tables, dc):
-    """Read the DC coefficients of all segments into ``dc``; return 0 or a negative code of damage.
+    """Read the luma's DC coefficients of all segments into ``dc``; return 0 or a negative code of damage.
 
-    ``plan`` holds addresses in ``tables``, which is an argument so that numba does not free it too early.
+    ``tables`` is an argument, so that numba does not free it while its addresses are in use.
     """
     h, v, interval = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.INTERVAL]
     plan, address = _make_plan(frame, tables), _u64(flat.ctypes.data)

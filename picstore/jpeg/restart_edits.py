@@ -58,9 +58,9 @@ def find_edits(starts, blocks, intervals, edits, sizes):
     """
     sizes[:] = 0
     mcus, interval, old, every = intervals
-    # DC of each component's previous block.
+    # DC of each component's previous block in the old stream.
     actual = np.zeros(4, np.int64)
-    # DC from which a decoder of the new stream predicts each component's next DC.
+    # DC from which a decoder of the new stream predicts each component's next DC: 0 at the beginning of a new segment.
     predictor = np.zeros(4, np.int64)
     edit = start = until_new = until_old = 0
     for mcu in range(mcus):
@@ -70,7 +70,7 @@ def find_edits(starts, blocks, intervals, edits, sizes):
             edits[edit, STARTS] = until_new == 0
         if until_old == 0:
             if mcu:
-                start += 1  # Skip the note about the previous segment's end.
+                start += 1  # Skip the last note of the previous old segment, which states the segment's end.
             actual[:] = 0
             until_old = old
         if until_new == 0:
@@ -141,7 +141,7 @@ def distances_in_stream(stream: U8, begins: I64, bits: I64) -> U16 | None:
     """
     escaped = np.flatnonzero(stream[:-1] == 0xFF)
     escaped = escaped[(stream[escaped + 1] == 0) & (escaped >= begins[0])]
-    # Offset that each stuffed 0xFF would have if the stream had no stuffed zeros.
+    # For each 0xFF that a stuffed zero follows, the offset that it would have in the stream without stuffed zeros.
     plain = escaped - np.arange(len(escaped))
     offsets = (begins - np.searchsorted(escaped, begins))[:, None] + (bits >> 3)
     offsets += np.searchsorted(plain, offsets) - begins[:, None]

@@ -11,7 +11,7 @@ import numpy as np
 
 from picstore.arrays import I64
 
-# Largest ratio of pixels to bytes: 64 pixels of a Huffman-coded JPEG take at least one bit, in a baseline JPEG two.
+# Largest number of pixels in a byte of a JPEG with Huffman codes: a block of 64 pixels takes at least one bit.
 MAX_PIXELS_A_BYTE = 8 * 64
 # Preferred width of a tile in pixels. docs/archive/measurements.md compares tiles from 1 MCU to a whole row.
 TILE_WIDTH = 64

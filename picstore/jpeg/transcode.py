@@ -110,7 +110,7 @@ def transcode_all(
         For each source the result of :func:`transcode`, or the error that it would raise.
     """
     scans: list[_ScanRewriter | NotTranscodable] = [_returned(_begin, *source, interval) for source in sources]
-    # Each step runs for all scans before the next step, so that its code stays in the nearest caches, which saves 2 %.
+    # Run a step for all scans before the next step, which saves 2 %, because the step's code stays in the CPU's caches.
     _run_step(scans, _ScanRewriter.flatten)
     _find_block_starts([scan for scan in scans if isinstance(scan, _ScanRewriter)])
     _run_step(scans, _ScanRewriter.choose_tables)
@@ -145,7 +145,7 @@ def _run_step(scans: list[_ScanRewriter | NotTranscodable], step: Callable[[_Sca
 
 
 def _returned(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | NotTranscodable:
-    """Call a function; return the function's result, or the NotTranscodable that the function raises."""
+    """Call a function; return its result, or return (not raise) the error NotTranscodable that it raises."""
     try:
         return function(*args, **kwargs)
     except NotTranscodable as error:
@@ -236,7 +236,7 @@ def _find_block_starts(scans: Sequence[_ScanRewriter]) -> None:
 
 
 class _ScanRewriter:
-    """Scan with its Huffman tables, and with the edits that new restart segments need.
+    """Scan of a JPEG that is transcoded: its data and Huffman tables, and the edits that new restart segments need.
 
     Attributes:
         damage: code of the damage that ``block_starts.find_block_starts`` found, or 0.
@@ -265,7 +265,8 @@ class _ScanRewriter:
         """
         self._flat, self._segments = _flatten(self._jpeg, self._header)
         per_mcu = sum([repeat for repeat, _, _ in self._parts])
-        # A block takes at least two bits, for a DC and an AC code, so the size of the data limits allocations.
+        # A block takes at least two bits, for a DC and an AC code. Test this before memory is allocated for all blocks,
+        # so that a small file cannot claim much memory.
         if 8 * int(self._segments[-1]) < 2 * per_mcu * self._mcus:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[bit_reader.TOO_SHORT]}")
         huffman = self._huffman
@@ -302,7 +303,7 @@ class _ScanRewriter:
         self._huffman = huffman
         self._headers = write_headers(self._header, self._coding, huffman, self._interval)
         self._points = self._find_entry_points()
-        # Free this memory before as much memory is allocated for the stream.
+        # Free the notes of block starts before ``transcode`` allocates as much memory for the new stream.
         del self._starts
 
     def transcode(self) -> TranscodedJpeg:
@@ -375,8 +376,8 @@ class _ScanRewriter:
         The old scan is freed, so that the file is in memory at most three times: as it was given, and twice more.
         """
         tables = pack_tables([huffman[0, k] for k in self._dc])
-        # An edit takes at most 16 + 11 bits, stuffing at most doubles them, and a marker with its padding takes 3
-        # bytes.
+        # Upper bound of the size: an edit takes at most 16 + 11 bits, stuffing at most doubles all bytes, and a marker
+        # takes 3 bytes with the padding before it.
         edited, first = len(self._edits) - 1, len(headers)
         edits = edited * self._columns.size
         out = np.empty(first + 2 * (int(self._segments[-1]) + 4 * edits) + 4 * edited + 64, np.uint8)

@@ -10,14 +10,15 @@ from picstore.arrays import U16, U32
 from picstore.jpeg.huffman import MAX_CODE_BITS, HuffmanTable, pack_tables
 from picstore.kernels.jit import device_function, kernel
 
-# Number of bits that index a lookup table. Longer codes are rare (0.3 % of AC symbols with T.81's own tables) and are
-# searched.
+# Number of the stream's next bits that index a lookup table. Codes of more bits, which are rare (0.3 % of AC symbols
+# with T.81's own tables), are searched.
 LOOKUP_BITS = 11
-# Fields of an entry of the table ``several``: number of coefficients, shifted by SKIP_SHIFT, above the number of bits;
-# END_OF_BLOCK adds 128 to the number of coefficients. NO_ENTRY, for a missing entry, has 64 coefficients and no bits.
+# Fields of an entry of ``several``, the lookup table of AC codes: in the lowest 6 bits the number of bits that codes and
+# values take; from bit SKIP_SHIFT on the number of coefficients, plus 128 (END_OF_BLOCK) if the block ends.
+# NO_ENTRY, for a missing entry, has 64 coefficients and no bits.
 SKIP_SHIFT, END_OF_BLOCK, NO_ENTRY = 6, 128 << 6, 64 << 6
-# Bit that stands for END_OF_BLOCK while a table is built; it is above the largest number of coefficients, of which 12
-# symbols skip 16 each.
+# Bit in place of END_OF_BLOCK while ``several`` is built. Numbers of coefficients then are up to 12 · 16, so that they
+# may reach the bit END_OF_BLOCK; those above 63 are replaced by NO_ENTRY at the end.
 _END = 1 << 14
 
 
@@ -54,7 +55,7 @@ def fill_tables(raw, dc, single, several, ranges, symbols):
     """
     windows = np.zeros(2 << LOOKUP_BITS, np.uint16)
     for k in range(raw.shape[0]):
-        # Use a loop, because numba takes 2 s to compile the assignment of an array, including its error messages.
+        # Copy by a loop, because numba takes 2 s to compile an assignment of arrays and its errors for wrong shapes.
         for j in range(256):
             symbols[k, j] = raw[k, MAX_CODE_BITS + j]
         _fill_single(raw[k, :MAX_CODE_BITS], symbols[k], single[k], ranges[k])
@@ -88,7 +89,7 @@ def _fill_single(counts, symbols, single, ranges):
 
 @device_function
 def _fill_several(counts, symbols, width, windows):
-    """Write entries as in ``several``, for windows (next ``width`` bits), to ``windows`` from index 2**width on.
+    """Write entries for windows (the stream's next ``width`` bits) to ``windows``, from index 2**width on.
 
     Narrower windows must be filled first, because the rest of a window after a code and its value is a narrower window.
     """
@@ -105,8 +106,8 @@ def _fill_several(counts, symbols, width, windows):
             windows[index : index + span] = entry
             if rest > 0 and not ends:
                 for first in range(index, index + span, 1 << rest):
-                    # The sums of the entries' fields cannot overflow, because all symbols of a window have at most 27
-                    # bits, and 12 symbols skip 16 coefficients each.
+                    # Add the entry for the rest of the window. No field overflows: a window's codes and values have at
+                    # most 27 bits, and at most 12 symbols skip 16 coefficients each.
                     for j in range(1 << rest):
                         windows[first + j] += windows[(1 << rest) + j]
             index += span

@@ -77,7 +77,7 @@ def _set_triangle(values, center, support, begin, end):
 
 @device_function
 def _set_values(values, center, support, begin, end, interpolation, antialias):
-    """Do as ``_set_triangle`` for other filters; without antialiasing, values beyond the clip go to its border pixels."""
+    """Do as ``_set_triangle`` for other filters; without antialiasing, add values beyond the clip to border pixels."""
     a = SHARP_CUBIC if antialias else PLAIN_CUBIC
     first, last = begin, end
     if not antialias:

@@ -123,7 +123,7 @@ def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) 
 
 @device_function
 def interleave(lines, width, columns, group):
-    """Copy 8 rows of pixels to the columns of a block, as group ``group`` (0 to 3); may write PIXELS - 1 columns more."""
+    """Copy 8 rows of pixels to the columns of a block, as group ``group`` (0 to 3); may write to columns after them."""
     source, target = _u64(lines.ctypes.data), _u64(columns.ctypes.data + 6 * GROUP * group)
     for x in range(0, width, PIXELS):
         _interleave_pixels(source + _u64(6 * x), _u64(2 * lines.shape[1]), target + _u64(2 * COLUMN * x))

@@ -27,9 +27,9 @@ from picstore.jpeg.decoder.decode_baseline import BUFFER_TOO_SMALL, WORKSPACE, b
 from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
 from picstore.kernels.jit import array_at, device_function, inlined, kernel
 
-# Error code: the segments form no rows of tiles, or contradict the headers.
+# Error code for a JPEG whose segments form no rows of tiles, or contradict the headers.
 NO_GRID = -30
-# Error code: the box is empty, or not within the rows of the image that are in memory.
+# Error code for a box that is empty, or not within the rows of the image that are in memory.
 OUTSIDE = -32
 _u64 = np.uint64
 
@@ -106,7 +106,8 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
     begins, ends = tile_row_ranges(lengths, tiling[HEADER], per_row, tiles)
     size = (ends - begins).sum()
     columns = (rect[2] + tiling[MCU_WIDTH] - 1) // tiling[MCU_WIDTH]
-    # A block takes at least two bits, for a DC and an AC code, so this test limits allocations by the size of the data.
+    # A block takes at least two bits, for a DC and an AC code. Test this before memory is allocated for all blocks, so
+    # that a small file cannot claim much memory.
     if 8 * size < 2 * parse.blocks_of_mcu(frame) * columns * begins.size:
         return TOO_SHORT
     if not has_room(frame, size, (tiles[2] - tiles[0]) * begins.size, factor, scratch, segments):
@@ -124,7 +125,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
 
 @device_function
 def has_tiling(frame, tiling):
-    """Return whether headers match a tiling except in height, because an image's part has the whole image's headers."""
+    """Return whether headers match a tiling, except in height: an image's part has the headers of the whole image."""
     return (
         frame[parse.WIDTH] == tiling[WIDTH]
         and 8 * frame[parse.HORIZONTAL] == tiling[MCU_WIDTH]

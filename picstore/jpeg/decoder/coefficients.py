@@ -15,11 +15,11 @@ from picstore.jpeg.huffman import MAX_CODE_BITS
 from picstore.kernels.jit import device_function, inlined, load_u16
 from picstore.kernels.simd import load_byte, load_native_u64, load_u8, store_i16, store_i32, store_native_u64
 
-# Number of bits that index a lookup table; longer codes are searched.
+# Number of the stream's next bits that index a lookup table; codes of more bits are searched in ``by_length``.
 LOOKUP_BITS = 10
 _u64, _i16 = np.uint64, np.int16
 _LOOKUP_SHIFT = np.uint64(64 - LOOKUP_BITS)
-_RANGES = 3 * 18  # number of int32 values before the symbols in ``by_length``
+_RANGES = 3 * 18  # number of int32 values in ``by_length`` (see ``fill_table``) before the symbols
 BY_LENGTH = _RANGES + 256
 
 # Shifts of the fields in a 64-bit lookup-table entry, which stands for one or two AC codes. 0: number of bits of all
@@ -31,23 +31,23 @@ _BEGIN, _SHIFT, _FIRST_BITS, _FIRST, _LAST, _VALUE = 8, 16, 24, 32, 40, 48
 _ENDS = 64
 _63, _255 = np.uint64(63), np.uint64(255)
 
-# Offsets in bytes of an image's tables: quantization, int16 (4, 128); pairs of AC codes, uint64 (2, 2**LOOKUP_BITS);
-# and for DC 0, DC 1, AC 0 and AC 1 single codes, int16 (4, 2**LOOKUP_BITS), and codes by length, int32 (4, BY_LENGTH).
-# The tables end at TABLES.
+# Offsets in bytes of tables in the memory that holds an image's tables, TABLES bytes. QUANTIZATIONS: int16 (4, 128).
+# PAIRS: lookup tables of pairs of AC codes, uint64 (2, 2**LOOKUP_BITS). SINGLES, BY_LENGTHS: ``single``, int16 (4,
+# 2**LOOKUP_BITS), and ``by_length``, int32 (4, BY_LENGTH), of ``fill_table`` for DC 0, DC 1, AC 0 and AC 1.
 QUANTIZATIONS, PAIRS = 0, 1024
 SINGLES = PAIRS + (16 << LOOKUP_BITS)
 BY_LENGTHS = SINGLES + (8 << LOOKUP_BITS)
 TABLES = BY_LENGTHS + 16 * BY_LENGTH
 
-# Index in a block, row by row, of each coefficient in zigzag order (figure A.6).
+# For each position in zigzag order, the index of the coefficient in its block, row by row (T.81, figure A.6).
 ZIGZAG = np.array(
     sorted(range(64), key=lambda k: (k // 8 + k % 8, (k // 8 if (k // 8 + k % 8) % 2 else k % 8))), np.uint8
 )
 
 # Two blocks are stored side by side: their first rows, then their second rows, …, so that one vector holds a row of
-# both. PAIR_ZIGZAG has the indices in the first block; coefficients after the last are stored behind both blocks,
-# unused.
-OTHER_BLOCK = 8  # index of the second block
+# both. PAIR_ZIGZAG has, for each position in zigzag order, the index in the first block. Positions after the last,
+# which the code for the end of a block and damaged streams reach, get an index behind both blocks, which is not used.
+OTHER_BLOCK = 8  # index of the second block's first coefficient
 BLOCK_PAIR = 128 + 16
 PAIR_ZIGZAG = np.array([k // 8 * 16 + k % 8 for k in ZIGZAG] + [128] * (15 + _ENDS + 64 - 63), np.uint8)
 
@@ -113,7 +113,7 @@ def fill_pairs(single, pairs):
     window = 0
     while window < 1 << LOOKUP_BITS:
         head = np.int64(load_u16(single + _u64(2 * window)))
-        # This window and all later windows begin with a code of more than LOOKUP_BITS bits, or with no code.
+        # From the first window of 0 on, all windows begin with a code of more than LOOKUP_BITS bits, or with no code.
         if head == 0:
             store_native_u64(pairs + _u64(8 * window), _u64(0))
             window += 1
@@ -121,8 +121,8 @@ def fill_pairs(single, pairs):
         length, symbol = head >> 8, head & 255
         entry = _entry_of_one(length, symbol)
         size = symbol & 15
-        rest = LOOKUP_BITS - length - size  # bits left after the value
-        # Any symbol without a value, except 0xF0, ends the block, so that the next code belongs to the next block.
+        rest = LOOKUP_BITS - length - size  # number of the window's bits after the code and its value
+        # Add no second code if none fits, or if the symbol ends the block, as all without a value except 0xF0 do.
         if rest <= 0 or (size == 0 and symbol != 0xF0):
             for k in range(1 << (LOOKUP_BITS - length)):
                 store_native_u64(pairs + _u64(8 * (window + k)), entry)
@@ -133,7 +133,10 @@ def fill_pairs(single, pairs):
 
 @inlined
 def _fill_second(single, entry, size, rest, pairs):
-    """Write the entries of all windows (next LOOKUP_BITS bits) of a code, ``size`` bits of value and ``rest`` bits."""
+    """Write the entries of all windows of LOOKUP_BITS bits that begin with one code, whose own entry is ``entry``.
+
+    After the code, a window has ``size`` bits of value and ``rest`` bits, which may begin with a second code.
+    """
     for k in range(1 << rest):
         following = np.int64(load_u16(single + _u64(2 * (k << (LOOKUP_BITS - rest)))))
         both = entry
@@ -175,7 +178,7 @@ def read_dc(address, tables, accumulator, valid, byte):
 
 @inlined
 def _end_of_block(entry, first, index, last):
-    """Return how many bits of a block's last table entry belong to the block, and whether the block ends validly."""
+    """Return how many bits of a block's last lookup-table entry belong to the block, and whether it ends validly."""
     bits = entry & _63
     # The second code of the entry comes after the last coefficient, so it belongs to the next block.
     if first >= last:
@@ -200,7 +203,7 @@ def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
         first = index + (entry >> _u64(_FIRST) & _255)
         index += entry >> _u64(_LAST) & _255
         value = _value(accumulator << (entry >> _u64(_BEGIN) & _63), entry >> _u64(_SHIFT))
-        # If the entry has one symbol, which is both first and last, the second store overwrites the first.
+        # If the entry stands for one code, ``first`` equals ``index``, and the second store overwrites the first.
         store_i16(block + (_u64(load_u8(first)) << _u64(1)), _i16(entry >> _u64(_VALUE)))
         store_i16(block + (_u64(load_u8(index)) << _u64(1)), _i16(value))
         if index >= last:

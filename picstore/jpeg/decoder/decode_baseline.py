@@ -34,21 +34,21 @@ REASONS = {
     _NO_EOI: "it does not end with EOI",
     _OTHER_MARKER: "its scan is followed by another marker than EOI",
 }
-# Codes for streams that may be sound: JPEGs of another kind, or JPEGs followed by further bytes.
+# Error codes of streams that other decoders may decode: JPEGs of another kind, or JPEGs followed by further bytes.
 _OF_OTHERS = parse.DAMAGED_HEADER, parse.UNSUPPORTED, _NO_EOI, _OTHER_MARKER
 _PAIR_ZIGZAG = coefficients.PAIR_ZIGZAG
 _u64, _u8 = np.uint64, np.uint8
 
 
 class NotTrainingJpeg(ImageError):
-    """Error because a stream may be of a kind that this decoder does not support, but another decoder may decode."""
+    """Error for a stream that this decoder does not support, such as a progressive JPEG; another decoder may."""
 
 
 class _Workspace(threading.local):
     """Arrays that a thread keeps, because allocating them takes longer than decoding a small image."""
 
     def __init__(self) -> None:
-        # Values of the headers, state of the scan, and lengths that the pixels, ``_scratch`` and ``_segments`` need.
+        # Values of the headers; state of the scan; and lengths that pixels, ``_scratch`` and ``_segments`` must have.
         self.frame = np.zeros(FRAME, np.int64)
         self._tables = np.zeros(coefficients.TABLES, np.uint8)
         self._plan = np.zeros(scan.PLAN, np.uint64)
@@ -116,9 +116,9 @@ def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None, *, factor: int 
 
 
 def frame_size(jpeg: bytes | memoryview | U8) -> tuple[int, int] | None:
-    """Return (width, height) of a training JPEG.
+    """Return (width, height) of a training JPEG, from its headers.
 
-    Return None for another stream, or for a stream with fewer bytes than its blocks need.
+    Return None for a stream that is not a training JPEG, or has fewer bytes than its blocks need.
     """
     source = np.frombuffer(jpeg, np.uint8)
     code = open_stream(_u64(source.ctypes.data), source.size, 1, (*WORKSPACE.arrays[:-2], _NO_PIXELS, _NO_SEGMENTS))
@@ -177,9 +177,9 @@ def open_stream(address, size, factor, workspace):
 
 @device_function
 def has_room(frame, size, count, factor, scratch, segments):
-    """Write the scale, and the lengths of arrays that ``count`` segments need, to ``frame``.
+    """Write to ``frame`` the scale, and the lengths that arrays need for ``count`` segments of ``size`` bytes in all.
 
-    Return whether the workspace's arrays are long enough.
+    Return whether the workspace's arrays ``scratch`` and ``segments`` are long enough.
     """
     scan.set_scale(frame, factor)
     needed = scan.planes_length(frame) + size + bit_reader.PADDING

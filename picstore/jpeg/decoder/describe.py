@@ -20,10 +20,10 @@ from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT
 from picstore.kernels.jit import array_at, copy_bytes, device_function, inlined, kernel
 from picstore.kernels.simd import load_byte
 
-# Spare bytes after a stream, because streams begin at multiples of 8, and the GPU reads up to 8 bytes beyond their
-# ends.
+# Spare bytes to reserve for a stream: up to 7, because streams begin at multiples of 8, and 8 that the GPU reads beyond
+# the stream's end.
 _ROOM = 16
-# Error code: the entry points do not lie within the segments.
+# Error code for entry points that do not lie within their segments.
 WRONG_ENTRY_POINTS = -31
 _u64 = np.uint64
 
@@ -114,7 +114,7 @@ def _check(source, lengths, tiling, box, frame):
     if not has_tiling(frame, tiling):
         return NO_GRID
     if box[0] > 0 or box[1] > 0 or box[2] < tiling[WIDTH] or box[3] < tiling[HEIGHT]:
-        # Like ``box.py``, do not check the restart markers if only some tiles are decoded.
+        # If only some tiles are decoded, the restart markers are not checked, as in ``box.py``.
         return 0
     if frame[parse.HEIGHT] != tiling[HEIGHT]:
         return NO_GRID
@@ -129,9 +129,10 @@ def _check(source, lengths, tiling, box, frame):
 
 @device_function
 def _choose_tiles(tiling, box, factor, rect, tiles):
-    """Write the bounds of the tiles of a box to ``tiles``, and left, top, width and height of their pixels to ``rect``.
+    """Write to ``tiles`` which tiles a box needs, and to ``rect`` left, top, width and height of the tiles' pixels.
 
-    The box is widened by CUT_MARGIN on each side, and to ``least_width``, because chroma is interpolated.
+    ``tiles`` takes indices: left, top, and last + 1 to the right and at the bottom. The box is widened by CUT_MARGIN on
+    each side, and to ``least_width``, because chroma is interpolated.
     """
     width, height = tiling[WIDTH], tiling[HEIGHT]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
@@ -189,8 +190,8 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
                     known = distances, (y * per_row + x) * per_segment, per_segment
                     sound &= _describe_parts(source, segment, mcus, known, (described, part))
                 else:
-                    # Write the words here, because in a function it would take twice the time: numba counts references
-                    # to the arrays that are passed.
+                    # Write the part's words here and not by a function, which would take twice the time, because numba
+                    # counts references to the arrays that are passed.
                     described[part, words.OFFSET], described[part, words.LENGTH] = np.int32(at), np.int32(length)
                     described[part, words.BLOCK], described[part, words.MCUS] = np.int32(block), np.int32(interval)
                     described[part, words.BEFORE] = 0
@@ -219,7 +220,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
 
 @inlined
 def _describe_parts(source, segment, mcus, distances, described):
-    """Describe the parts of a segment between entry points; return whether all entry points lie in the segment.
+    """Write the words of a segment's parts, which entry points separate; return whether all points lie in the segment.
 
     Neighboring parts share the byte in which one ends and the next begins, and a stuffed zero after this byte.
     """
@@ -250,7 +251,7 @@ def _describe_parts(source, segment, mcus, distances, described):
 
 @device_function
 def _describe_planes(frame, tiling, rect, tiles, factor, row):
-    """Write the layout of an image's samples and pixels to ``row``, its words; offsets count from its first sample."""
+    """Write to ``row``, an image's words, the layout of its samples and pixels; offsets are from its first sample."""
     h, v, count = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.COMPONENTS]
     luma, chroma = block_sides(h, v, factor)
     row[words.WIDTH], row[words.HEIGHT] = (rect[2] + factor - 1) // factor, (rect[3] + factor - 1) // factor
@@ -270,7 +271,7 @@ def _describe_planes(frame, tiling, rect, tiles, factor, row):
 
 @device_function
 def _copy_codes(address, codes):
-    """Copy a Huffman table's codes; return the number of its lookup table's entries for windows of LOOKUP_BITS bits."""
+    """Copy a Huffman table's counts and symbols; return the word SHORT, see ``gpu_segment_layout.LOOKUP_BITS``."""
     total = short = longer = 0
     for k in range(16):
         here = load_byte(address + _u64(k))
@@ -282,7 +283,7 @@ def _copy_codes(address, codes):
             longer += here
     for k in range(16, 16 + 256):
         codes[k] = np.uint8(load_byte(address + _u64(k)) if k < 16 + total else 0)
-    # If no code is longer than LOOKUP_BITS, all windows get an entry, even those after the last code.
+    # If no code has more than LOOKUP_BITS bits, all windows of LOOKUP_BITS bits get an entry, even without a code.
     return short if longer else 1 << words.LOOKUP_BITS
 
 

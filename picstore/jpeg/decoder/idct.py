@@ -20,7 +20,7 @@ from picstore.kernels.jit import device_function, load_u16, store_u8
 from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_function
 
 _u64, _i16 = np.uint64, np.int16
-# Number of fractional bits of the constants; and number of fractional bits of the first pass's results.
+# Numbers of fractional bits, of the constants below, and of the results of the first of two 1-D transforms.
 FRACTION, PASS_FRACTION = 13, 2
 
 
@@ -28,7 +28,8 @@ def _fixed(value: float) -> int:
     return round(value * (1 << FRACTION))
 
 
-# Inverse DCT to 8 samples: sqrt(2) times cosines of multiples of pi/16, and sums of these, each rounded separately.
+# Factors of the inverse DCT to 8 samples: sqrt(2) times cosines of multiples of pi/16, and sums of such numbers; each
+# sum is rounded from the exact sum, as in libjpeg.
 A, B, C = _fixed(0.541196100), _fixed(0.765366865), -_fixed(1.847759065)
 D = _fixed(1.175875602)
 ONES = _fixed(0.298631336), _fixed(2.053119869), _fixed(3.072711026), _fixed(1.501321110)
@@ -47,7 +48,7 @@ TWO = _fixed(3.624509785), -_fixed(1.272758580), _fixed(0.850430095), -_fixed(0.
 
 @dataclass(frozen=True)
 class _Wide:
-    """Integers of 32 bits in two vectors, for the lower and for the upper 4 of every 8 elements of a 16-bit vector."""
+    """int32 intermediate results for a vector of int16: two vectors, for elements 0 to 3 and 4 to 7 of every 8."""
 
     halves: list[Vector]
 
@@ -70,7 +71,8 @@ def _summed(a: Vector, b: Vector, *factors: tuple[int, int]) -> list[_Wide]:
 
 def _transform(x: list[Vector], shift: int) -> list[Vector]:
     """Compute sixteen 1-D inverse DCTs of 8 coefficients in parallel, in 16-bit vector elements, with saturation."""
-    # Round by adding half a unit of the result: the product of 16 and a factor, because it does not fit 16 bits.
+    # Half a unit of the result is added to round. This number does not fit int16, so it is the product of two, of which
+    # one is 16.
     sixteen, unit = x[0].filled(16), (1 << FRACTION, (1 << (shift - 1)) // 16)
     (sum04,), (difference04,) = _summed(x[0] + x[4], sixteen, unit), _summed(x[0] - x[4], sixteen, unit)
     rotated2, rotated6 = _summed(x[2], x[6], (A, A + C), (A + B, A))
@@ -91,8 +93,8 @@ def _take_rows(memory: VectorMemory, block: Any, quantization: Any, used: Iterab
     flat = reduce(or_, rows[1:]).is_zero()
     factors = [memory.load(memory.offset(quantization, 32 * k), 16, 16) for k in used]
     rows = list(map(mul, rows, factors))
-    # If only the first row has coefficients, libjpeg's SIMD code shifts without saturation, which matters beyond 13
-    # bits.
+    # If only row 0 has coefficients, libjpeg's SIMD code shifts them without saturation; do the same, which wraps those
+    # of more than 14 bits.
     rows[0] = (rows[0] << PASS_FRACTION >> PASS_FRACTION).chosen(flat, rows[0])
     return rows
 
@@ -124,7 +126,7 @@ def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int)
 
     ``products`` multiplies two coefficients, 2 and 6 for ``"26"``, by two factors, and returns the products' sum.
     """
-    # Coefficient 0 is paired with the constant 16, whose product with the second factor does the rounding.
+    # The second factor is multiplied by the constant 16; this product is half a unit of the result, which rounds it.
     first = products("0", (1 << (FRACTION + 1), (1 << (shift - 1)) // 16))
     even = products("26", FOUR_EVEN)
     inner, outer = (products("75", factors[:2]) + products("31", factors[2:]) for factors in FOUR)
@@ -135,7 +137,7 @@ def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int)
 @vector_function(5)
 def _inverse_dct_4(memory: VectorMemory, block: Any, quantization: Any, out: Any, step: Any, stride: Any) -> None:
     """Compute the 4 × 4 samples of each of two blocks reduced by 2; arguments are those of ``inverse_dct``."""
-    # Row 4 of the coefficients is not needed.
+    # libjpeg does not use row 4 of the coefficients for 4 samples.
     used = 0, 1, 2, 3, 5, 6, 7
     row = dict(zip(used, _take_rows(memory, block, quantization, used), strict=True))
     shift = FRACTION - PASS_FRACTION + 1
@@ -166,7 +168,7 @@ def _inverse_dct_4(memory: VectorMemory, block: Any, quantization: Any, out: Any
 @vector_function(5)
 def _inverse_dct_2(memory: VectorMemory, block: Any, quantization: Any, out: Any, step: Any, stride: Any) -> None:
     """Compute the 2 × 2 samples of each of two blocks reduced by 4; arguments are those of ``inverse_dct``."""
-    # Only row 0 and the odd rows of the coefficients are needed.
+    # libjpeg uses only row 0 and the odd rows of the coefficients for 2 samples.
     used = 0, 1, 3, 5, 7
     rows = [memory.load(memory.offset(block, 32 * k), 16, 16) for k in used]
     for k in range(8):
@@ -176,8 +178,8 @@ def _inverse_dct_2(memory: VectorMemory, block: Any, quantization: Any, out: Any
     odd = _summed(rows[1], rows[2], TWO[:2])[0] + _summed(rows[3], rows[4], TWO[2:])[0]
     shift = FRACTION - PASS_FRACTION + 2
     wide = [[half + (1 << (shift - 1)) >> shift for half in each.halves] for each in (first + odd, first - odd)]
-    # Each 128 bits of ``odds`` hold values 1, 3, 5, 7 of the upper row, then of the lower row; ``firsts`` holds values
-    # 0.
+    # After the first pass there are two rows of 8 values for each block. Each 128 bits of ``odds`` hold values 1, 3, 5
+    # and 7 of a block's upper row, then of its lower row; ``firsts`` holds value 0 of the rows.
     upper, lower = (low.packed(high) for low, high in wide)
     odds = upper.shuffled(
         lower, [8 * half + 16 * row + k for half in range(2) for row in range(2) for k in (1, 3, 5, 7)]

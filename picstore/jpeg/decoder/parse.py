@@ -23,20 +23,19 @@ from picstore.kernels.simd import load_byte, store_i16
 
 _u64 = np.uint64
 
-# Negative codes for streams that are not decoded, because of damage, or because this decoder does not support their
-# kind.
+# Error codes of streams with damaged headers, and of streams of a kind that this decoder does not support.
 DAMAGED_HEADER, UNSUPPORTED = -10, -11
 
 # Indices in a frame, int64 (FRAME,), which holds the values of a stream's headers. HORIZONTAL, VERTICAL: sampling
 # factors of the luma. COMPONENTS: number of components. INTERVAL: MCUs between restart markers, 0 if there are none.
-# START: bytes before the entropy-coded data. QUANTIZATION, DC, AC: first of three indices of the components' table
-# numbers.
+# START: bytes before the entropy-coded data. QUANTIZATION, DC, AC: indices of the first component's table numbers;
+# those of the other two components follow.
 WIDTH, HEIGHT, HORIZONTAL, VERTICAL, COMPONENTS, INTERVAL, START, QUANTIZATION, DC, AC = 0, 1, 2, 3, 4, 5, 6, 7, 10, 13
-# _IDS: first of three indices of the components' ids. _DEFINED: flags of the tables that were defined. _COLORS: flags
-# _JFIF and _ADOBE_RGB.
+# _IDS: index of the first of three components' ids. _DEFINED: a flag for each table that the headers define. _COLORS:
+# flags _JFIF and _ADOBE_RGB.
 _IDS, _DEFINED, _COLORS = 16, 19, 20
-# First of four indices of addresses in the stream. QUANTIZATION_AT: the 64 bytes of each quantization table.
-# HUFFMAN_AT: counts and symbols of the Huffman tables DC 0, DC 1, AC 0 and AC 1.
+# Indices of the first of four addresses in the stream. QUANTIZATION_AT: of the 64 bytes of each quantization table.
+# HUFFMAN_AT: of counts and symbols of the Huffman tables DC 0, DC 1, AC 0 and AC 1.
 QUANTIZATION_AT, HUFFMAN_AT = 21, 25
 FRAME = 29
 _JFIF, _ADOBE_RGB = 1, 2
@@ -105,7 +104,8 @@ def count_segments(frame, size):
     if frame[INTERVAL] == 0:
         frame[INTERVAL] = columns * rows
     count = (columns * rows + frame[INTERVAL] - 1) // frame[INTERVAL]
-    # A block takes at least two bits, for a DC and an AC code, and a marker two bytes, so ``size`` limits allocations.
+    # A block takes at least two bits, for a DC and an AC code, and a marker takes two bytes. Test this before memory is
+    # allocated for blocks and segments, so that a small file cannot claim much memory.
     if 8 * size < 2 * blocks_of_mcu(frame) * columns * rows or size < 2 * (count - 1):
         return TOO_SHORT
     return count
@@ -175,8 +175,8 @@ def _parse_huffman(body, length, frame, tables):
         if total > 256 or length < 1 + MAX_CODE_BITS + total:
             return DAMAGED_HEADER
         for k in range(1 + MAX_CODE_BITS, 1 + MAX_CODE_BITS + total):
-            # Accept only sizes for 8-bit samples (tables F.1 and F.2), because longer values could exceed the valid
-            # bits.
+            # Accept only sizes of values that 8-bit samples have (tables F.1 and F.2): a code and a larger value could
+            # exceed the bits that the reader has loaded.
             symbol = load_byte(body + _u64(k))
             if (kind == 0 and symbol > 11) or symbol & 15 > 10 + (kind == 0):
                 return UNSUPPORTED

@@ -45,12 +45,12 @@ from picstore.jpeg.decoder.ycc_to_rgb import STEP, to_grey, to_rgb, upsample
 from picstore.kernels.jit import device_function, inlined, store_u8
 from picstore.kernels.simd import load_native_u64, load_u8, store_i16, store_native_u64
 
-# Largest number of rows of pixels that ``decode_scan`` writes beyond the requested rows.
+# Largest number of rows of pixels that a call of ``decode_scan`` writes beyond the requested rows.
 MOST_SURPLUS_ROWS = 17
-# Error code: a segment has more bytes than its MCUs need.
+# Error code for a segment that has more bytes than its MCUs need.
 SURPLUS_BYTES = -12
 
-# Bytes of padding before each row of samples, for a copy of its first sample; _EDGE + STEP bytes follow the row.
+# Number of bytes before each row of samples, for a copy of the row's first sample; _EDGE + STEP bytes follow the row.
 _EDGE = 16
 _u64, _i16 = np.uint64, np.int16
 
@@ -59,8 +59,8 @@ _u64, _i16 = np.uint64, np.int16
 # RING: address of the pixel buffer, which is a ring of rows, and its number of rows. WRITTEN, _MCU_ROW: number of rows
 # of pixels written, and number of rows of MCUs read.
 PIXELS_WIDTH, PIXELS_HEIGHT, LUMA, CHROMA, ACROSS, DOWN, OUT, RING, WRITTEN, _MCU_ROW = range(FRAME, FRAME + 10)
-# For each row of MCUs, SKIPPED: number of MCUs to skip at the beginning of the first segment; ENDS_EARLY: whether the
-# last segment continues after the last MCU to decode.
+# To decode only a box, in each row of MCUs: SKIPPED, number of MCUs to skip at the beginning of the first segment;
+# ENDS_EARLY, whether the last segment goes on after the last MCU to decode.
 SKIPPED, ENDS_EARLY = FRAME + 10, FRAME + 11
 # _ACCUMULATOR, _VALID, _BYTE: accumulator, valid bits and next byte of the bit reader. _LIMIT: end of the segment in
 # bits. _UNTIL: MCUs left in the segment. _SEGMENT: address of the next segment's offset.
@@ -70,7 +70,7 @@ _ACCUMULATOR, _VALID, _BYTE, _LIMIT, _UNTIL, _SEGMENT = range(FRAME + 12, FRAME 
 _FLAT, _ZIGZAG, _BLOCKS_AT, _PLANES, _PLAN, PER_MCU = range(FRAME + 18, FRAME + 24)
 STATE = FRAME + 24
 
-# The plan, by which MCUs are decoded, has a row of _FIELDS numbers, uint64, for each block of an MCU, at most BLOCKS.
+# The plan holds what is needed to decode an MCU: a row of _FIELDS numbers, uint64, for each of at most BLOCKS blocks.
 BLOCKS, _FIELDS = 6, 10
 # The plan's last three numbers hold the DC of each component's previous block.
 PLAN = BLOCKS * _FIELDS + 3
@@ -114,7 +114,7 @@ def planes_length(frame):
 
 @device_function
 def begin_scan(frame, tables, addresses, plan):
-    """Write the plan of an MCU, uint64 (PLAN,), and the state of the scan before its first MCU.
+    """Write the plan by which MCUs are decoded, uint64 (PLAN,), and the state of the scan before its first MCU.
 
     Args:
         frame: frame of ``parse.parse_frame`` and ``set_scale``, followed by the state.
@@ -198,14 +198,14 @@ def decode_scan(frame, until_row):
 
 @inlined
 def _clear_dc(last):
-    """Set the DC of each component's previous block to zero."""
+    """Set the DC of each component's previous block to zero, as at the beginning of a segment."""
     for c in range(3):
         store_native_u64(last + _u64(8 * c), _u64(0))
 
 
 @inlined
 def _read_mcu(flat, zigzag, plan, block, reader, skips):
-    """Read one of two MCUs whose blocks lie side by side; return ``reader`` after it, and whether codes are valid.
+    """Read an MCU, block b to one half of pair b of blocks; return ``reader`` after it, and whether codes are valid.
 
     ``reader`` holds the accumulator, the number of its valid bits, and the offset of the next byte. If ``skips`` is
     true, read only the DC values, from which the next MCU's DC values are predicted.
@@ -221,7 +221,7 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
         store_native_u64(before, _u64(value))
         store_i16(block, _i16(value))
         tables = load_native_u64(entry + _u64(_AC)), load_native_u64(entry + _u64(_AC_BY_LENGTH))
-        # A block that decodes to one sample needs only its DC.
+        # A block that is reduced to one sample, its mean, needs only its DC.
         if skips or load_native_u64(entry + _u64(_SIDE)) == _u64(1):
             accumulator, valid, byte, good = skip_ac(flat, tables, accumulator, valid, byte)
         else:
@@ -235,9 +235,9 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
 
 @inlined
 def _transform_mcus(plan, block, stride):
-    """Write the samples of two MCUs, and point the plan to the next two.
+    """Compute the samples of two MCUs, and set the plan's ``_TARGET`` to the samples of the next two.
 
-    After an odd last MCU, the samples of the second MCU are unused.
+    If the number of MCUs in a row is odd, the second MCU's samples after the last MCU are not used.
     """
     entry = plan[0]
     end = entry + _u64(8 * _FIELDS) * _u64(plan[1])
@@ -255,7 +255,7 @@ def _transform_mcus(plan, block, stride):
 
 @device_function
 def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):
-    """Point the plan to the samples of a row of MCUs, in the upper or lower half of the planes."""
+    """Set the plan's ``_TARGET`` to the first samples of a row of MCUs: rows alternate between two halves of planes."""
     begin, per_mcu = plan
     for b in range(per_mcu):
         entry = begin + _u64(8 * _FIELDS * b)
@@ -265,9 +265,9 @@ def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):
 
 @device_function
 def _write_rows(start, frame, row):
-    """Write the rows of pixels that a row of MCUs completes.
+    """Write the rows of pixels for which row ``row`` of MCUs completes the samples.
 
-    The last rows may need the chroma of the next row of MCUs.
+    If chroma is interpolated vertically, the last row of pixels has to wait for the next row of MCUs.
     """
     width, height, v, stride = frame[PIXELS_WIDTH], frame[PIXELS_HEIGHT], frame[VERTICAL], row_stride(frame)
     rows, out, ring = frame[LUMA] * v, _u64(frame[OUT]), frame[RING]

@@ -13,7 +13,8 @@ import numpy as np
 from picstore.kernels.jit import device_function, store_u8
 from picstore.kernels.simd import Vector, VectorMemory, load_u8, vector_function
 
-# Number of samples to process at a time. Up to STEP - 1 samples after the end of a row are read and written too.
+# Number of samples to process at a time. Up to STEP - 1 samples beyond a row's end are read and written too, so callers
+# must leave room for these.
 STEP = 16
 _u64 = np.uint64
 
@@ -36,13 +37,13 @@ def _interleave(left: Vector, right: Vector) -> Vector:
 def _to_rgb(memory: VectorMemory, luma: Any, blue: Any, red: Any, out: Any) -> None:
     """Convert 16 pixels from Y, Cb and Cr to RGB (JFIF 1.02, with 16 fractional bits)."""
     y, cb, cr = _samples(memory, luma), _samples(memory, blue) - 128, _samples(memory, red) - 128
-    # 1.402 = 1 + 26345 / 65536, 1.772 = 2 - 14942 / 65536, -0.714 = 18734 / 65536 - 1: these factors fit 16 bits.
-    # Doubling the chroma and rounding half of the product gives the same result as rounding one product.
+    # Factors are split so that they fit 16 bits: 1.402 = 1 + 26345 / 65536, 1.772 = 2 - 14942 / 65536, and
+    # -0.714 = 18734 / 65536 - 1. To double the chroma, and to halve and round the product, gives libjpeg's rounding.
     r = y + cr + (_times(cr << 1, 26345) + 1 >> 1)
     b = y + (cb << 1) + (_times(cb << 1, -14942) + 1 >> 1)
     halves = [half + 32768 >> 16 for half in cb.interleaved_sums(cr, cb.filled(-22554, 18734))]
     g = y - cr + halves[0].packed(halves[1])
-    # Colors minus 128 fit signed bytes. Each half of ``rg`` has the r of 8 pixels, then their g.
+    # Subtract 128, so that ``packed`` clamps colors to signed bytes. Each half of ``rg`` has 8 pixels' r, then their g.
     r, g, b = (color - 128 for color in (r, g, b))
     rg, bb = r.packed(g) ^ -128, b.packed(b) ^ -128
     for half in range(0, 32, 16):
@@ -76,7 +77,7 @@ def _interpolate_down(memory: VectorMemory, row: Any, aside: Any, bias: Any, out
 
 @vector_function(2)
 def _repeat_across(memory: VectorMemory, row: Any, out: Any) -> None:
-    """Repeat each of 16 samples once."""
+    """Write each of 16 samples of a row twice, to double the row's width."""
     here = _samples(memory, row)
     memory.store(out, _interleave(here, here))
 
@@ -92,7 +93,7 @@ def upsample(row, aside, below, shape, out):
         out: address of the output row, which is followed by 2 * STEP writable bytes.
     """
     count, across, down, smooth = shape
-    # Like libjpeg, repeat rather than interpolate the samples of a row of at most 2.
+    # libjpeg repeats the samples of a row of 1 or 2 instead of interpolating them.
     narrow = count <= 2 or not smooth
     for k in range(0, count, STEP):
         offset = _u64(k)

@@ -28,9 +28,10 @@ from picstore.jpeg.transcode import TranscodedJpeg
 MAX_SIDE = 65_535  # Largest width and height in pixels (T.81, B.2.2).
 # Height in pixels of a 4:2:0 MCU, a multiple of the height of any other MCU.
 _MCU_HEIGHT = 16
-# Number of pixels in a strip. The strip's symbols take at most 6 MiB for 4:2:0, 12 MiB for 4:4:4.
+# Number of pixels of a strip, the rows that are encoded at a time. The strip's symbols take at most 6 MiB for 4:2:0,
+# 12 MiB for 4:4:4.
 _STRIP_PIXELS = 1 << 20
-# Upper bound of the average bytes per symbol: 16 bits of code + 11 of value, doubled by stuffing, are 54 bits.
+# Largest number of bytes of a symbol in the stream: 16 bits of code + 11 of value, doubled by stuffing, are 54 bits.
 _MAX_BYTES = 7
 _END = bytes([0xFF, EOI])
 _JFIF = b"JFIF\0\1\1\0\0\1\0\1\0\0"  # version 1.01, square pixels, no thumbnail
@@ -165,7 +166,7 @@ class _Scan:
         while self._found:
             symbols, ends = self._found.popleft()
             segments = ends.size - 1
-            # Largest number of bytes to write, because stuffing at most doubles the bytes.
+            # Largest number of bytes to write: at most twice the ``bits`` of all strips' symbols, by stuffing.
             most = min(bits // 4, _MAX_BYTES * symbols.size)
             out, starts = np.empty(most + 4 * segments + 64, np.uint8), np.empty(segments + 1, np.int64)
             written = write_symbols(symbols, ends, codes, before, out, starts)

@@ -18,7 +18,7 @@ from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_funct
 def _transform(x: list[Vector], *, first: bool) -> list[Vector]:
     """Compute eight 1-D forward DCTs of 8 samples in parallel, in vectors of 16-bit elements.
 
-    Only vectors widened from 16 bits are multiplied, because LLVM multiplies such vectors in half the time.
+    Only int16 vectors that have just been widened to int32 are multiplied, because LLVM does this in half the time.
     """
     shift = FRACTION - PASS_FRACTION if first else FRACTION + PASS_FRACTION
     sums, differences = [x[k] + x[7 - k] for k in range(4)], [x[k] - x[7 - k] for k in (3, 2, 1, 0)]
@@ -100,7 +100,7 @@ def forward_dct(memory: VectorMemory, samples: Any, stride: Any, divisors: Any, 
         samples = memory.offset(samples, stride)
     rows = _transform(transposed(_transform(transposed(rows), first=True)), first=False)
     rows = [_quantized(memory, row, memory.offset(divisors, 16 * k)) for k, row in enumerate(rows)]
-    # Join the rows into one vector of 64 coefficients.
+    # Join pairs of vectors until one vector has all 64 coefficients.
     while len(rows) > 1:
         count = 2 * rows[0].value.type.count
         rows = [left.shuffled(right, range(count)) for left, right in zip(rows[::2], rows[1::2], strict=True)]

@@ -9,9 +9,10 @@ import numpy as np
 from picstore.kernels.jit import device_function, memcpy, store_u8
 from picstore.kernels.simd import Vector, VectorMemory, load_u8, vector_function
 
-# Number of pixels or samples to process at a time. Up to STEP - 1 samples after the end of a row are written too.
+# Number of pixels or samples to process at a time. Up to STEP - 1 samples beyond a row's end are written too, so
+# callers must leave room for these.
 STEP = 16
-# 128, the center of Cb and Cr, in 16 fractional bits, plus just less than 1/2, so that halves are rounded down.
+# Added to Cb and Cr in 16 fractional bits: their center 128, and just less than 1/2, so that halves are rounded down.
 _CENTER = (128 << 16) + (1 << 15) - 1
 _u64 = np.uint64
 
@@ -42,7 +43,7 @@ def _convert_planes(memory: VectorMemory, source: Any, plane: Any, out: Any, ste
 
 
 def _pairs(memory: VectorMemory, row: Any) -> Vector:
-    """Return the 16 sums of two neighbors among 32 samples of a row."""
+    """Return 16 sums: of samples 0 and 1, 2 and 3, … of 32 samples of a row."""
     samples = memory.load(row, 2 * STEP, 8)
     left, right = (samples.shuffled(samples, range(k, 2 * STEP, 2)).widened(16, signed=False) for k in (0, 1))
     return left + right

@@ -31,7 +31,7 @@ def _add_symbol(target, counters, table, symbol, value):
 
 @inlined
 def _size(value):
-    """Return the number of bits that code a coefficient's value, and these bits (T.81, F.1.2.1)."""
+    """Return the number of bits that code a coefficient's value, and these bits as an integer (T.81, F.1.2.1)."""
     size = 64 - leading_zeros(_u64(abs(value)))
     return size, value if value >= 0 else value + (1 << size) - 1
 
@@ -92,7 +92,7 @@ def _fill_rows(source, row, shape, rows, stride):
             pixels = _u64(first + (top + y) * down)
             convert_row(pixels, (across, channel), width, 8 * h * columns, target, plane, spare)
             continue
-        # Below the image, the image's last row is repeated.
+        # An MCU's rows below the image repeat the image's last row.
         for c in range(count):
             copy = target + _u64(c) * plane
             memcpy(copy, copy - _u64(stride), stride)
@@ -127,17 +127,17 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
     coefficients = _u64(block.ctypes.data)
     first, counters = _u64(symbols.ctypes.data), _u64(frequencies.ctypes.data)
     target = first
-    # Numbers of luma blocks that contain pixels, across and down; the MCUs may have more blocks.
+    # Numbers of luma blocks across and down that contain pixels; MCUs at the right and lower edge may have more blocks.
     across, down = (width + 7) // 8, (height + 7) // 8
     per_mcu = h * v + 2 if source[3] else 1
-    # Index of Cb's first row of samples.
+    # Index of Cb's first row of samples: after Y, or after three planes if chroma is halved, see ``_fill_rows``.
     chroma = 8 * v if h == 1 else 24 * v
     # Number of rows from Cb's first row to Cr's first row.
     between = 8 * v if h == 1 else 8
     ends[0] = 0
     segment = done = 0
     for row in range(rows):
-        # The address is taken inside the loop, because numba frees an array after its last mention.
+        # Take the address in the loop and not before it, because numba frees ``samples`` after its last mention.
         planes = _u64(samples.ctypes.data)
         _fill_rows(source, row, (width, height, columns, h, v), planes, stride)
         for column in range(columns):
@@ -156,7 +156,7 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
                     nonzero = forward_dct(planes + _u64(at), _u64(stride), factors, coefficients)
                     dc = np.int64(block[0])
                 else:
-                    # A block outside of the image gets no AC coefficients, and the DC of the previous block.
+                    # A block outside of the image gets no AC coefficients and the previous block's DC: the fewest bits.
                     dc = previous[c]
                 target = _add_block(target, counters, kind, dc - previous[c], block, nonzero)
                 previous[c] = dc
@@ -218,7 +218,7 @@ def write_symbols(symbols, ends, codes, before, out, starts):
             entry += _u64(4)
             code = np.int64(load_u32(table + _u64(symbol >> 16 << 2)))
             size = symbol >> 16 & 15
-            value = _u64(code >> 5 << size | symbol & 0xFFFF)  # value of at most 27 bits
+            value = _u64(code >> 5 << size | symbol & 0xFFFF)  # code and value, together at most 27 bits
             accumulator, pending, target = append_bits(accumulator, pending, value, (code & 31) + size, target)
         target = flush_bits(accumulator, pending, target)
         starts[segment + 1] = np.int64(target - begin) + 2
