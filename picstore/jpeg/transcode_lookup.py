@@ -13,8 +13,8 @@ from picstore.kernels.jit import device_function, kernel
 # Number of the stream's next bits that index a lookup table. Codes of more bits, which are rare (0.3 % of AC symbols
 # with T.81's own tables), are searched.
 LOOKUP_BITS = 11
-# Fields of an entry of ``several``, the lookup table of AC codes: in the lowest 6 bits the number of bits that codes and
-# values take; from bit SKIP_SHIFT on the number of coefficients, plus 128 (END_OF_BLOCK) if the block ends.
+# Fields of an entry of ``several``, the lookup table of AC codes. In the lowest 6 bits: number of bits that codes and
+# values take. From bit SKIP_SHIFT on: number of coefficients, plus 128 (END_OF_BLOCK) if the block ends.
 # NO_ENTRY, for a missing entry, has 64 coefficients and no bits.
 SKIP_SHIFT, END_OF_BLOCK, NO_ENTRY = 6, 128 << 6, 64 << 6
 # Bit in place of END_OF_BLOCK while ``several`` is built. Numbers of coefficients then are up to 12 · 16, so that they
