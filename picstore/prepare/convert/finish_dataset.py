@@ -103,8 +103,8 @@ def read_row_summaries(
 ) -> list[FileSummary]:
     """Read the summary of each file of the job's rows.
 
-    Raise PicstoreError, whose message ends in ``remedy``, if the files of a row hold another number of records than
-    the row's tally. Files are opened by name instead of listed, because an object store may list new files late.
+    Raise PicstoreError, whose message ends in ``remedy``, if a row's files hold another number of records than its
+    ledger fragment lists. Open files by name instead of listing them, because an object store may list new files late.
     """
     files = range(first_file, first_file + len(tallies))
 

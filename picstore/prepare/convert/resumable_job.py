@@ -167,7 +167,7 @@ def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any
 
 
 def remove_job(root: WritableLocation) -> None:
-    """Remove ``unfinished/`` of a locked job, the job files last, so that no new job takes finished rows for its own.
+    """Remove ``unfinished/`` of a locked job, the job files last, so that no new job takes over its finished rows.
 
     The job files are not removed if another file cannot be removed. A file that is removed counts as removed even if
     the object store still lists it.

@@ -18,7 +18,7 @@ from picstore.errors import ImageError, MissingDependency
 
 _MAX_CHARACTERS = 100
 
-# Descriptor of the pipe's read end; None if stderr is not captured.
+# Descriptor of the read end of the pipe to which stderr is redirected; None if stderr is not captured.
 _captured: int | None = None
 
 
@@ -49,7 +49,7 @@ def is_captured() -> bool:
 
 
 def take_first_line() -> str:
-    """Empty the pipe; return its first line, cut to 100 printable characters, or "" if nothing was printed."""
+    """Empty the stderr pipe; return the first line, cut to 100 printable characters, or "" if nothing was printed."""
     if _captured is None:
         return ""
     try:

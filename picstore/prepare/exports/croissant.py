@@ -182,7 +182,7 @@ def _field(name: str, kind: Mapping[str, Any], source: Mapping[str, Any]) -> dic
 
 
 def _document(dataset: Dataset, name: str, files: list[dict[str, Any]], fields: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the JSON-LD object that describes a dataset: its files, fields, classes and origin."""
+    """Return the JSON-LD object that describes a dataset: its files, record fields, classes, source and conversion."""
     manifest, sets = dataset.manifest, [{"@type": "cr:RecordSet", "@id": "records", "name": "records", "field": fields}]
     if dataset.classes:
         sets.append(_class_set(dataset.classes))

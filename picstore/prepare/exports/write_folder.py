@@ -81,7 +81,7 @@ class FolderFormat(ExportFormat):
         return folders
 
     def write(self, part: Part, records: Iterable[Record | None]) -> bool | None:
-        """Write a part's JPEGs and attachments, and its lines of records.jsonl to a separate file.
+        """Write a part's JPEGs and attachments, and its lines of records.jsonl to a file that :meth:`close` joins.
 
         All files are synced at the end, because syncing each file before writing the next takes longer.
         """

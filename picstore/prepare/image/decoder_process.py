@@ -137,7 +137,7 @@ def _describe_end(status: int) -> str:
 
 
 class _DecoderProcess:
-    """Decoder process, and this process's end of the socket between both."""
+    """Decoder process, and this process's end of the socket to the decoder process."""
 
     def __init__(self) -> None:
         self.connection, theirs = Pipe()
@@ -233,7 +233,7 @@ def _bounded(connection: Connection, seconds: float) -> Iterator[None]:
     fcntl.fcntl(connection, fcntl.F_SETFL, flags | os.O_ASYNC)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        if connection.poll():  # The parent closed the socket before SIGIO was enabled.
+        if connection.poll():  # The parent has closed the socket already, so SIGIO will not be sent.
             raise EOFError
         yield
     finally:

@@ -195,7 +195,7 @@ def _set_resource_limits(max_pixels: int) -> None:
 
 
 def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: str) -> None:
-    """Read an image, or only its header, by the given coder; wand's ``format=`` would let the file's content decide."""
+    """Read an image, or only its header, by ``coder``; wand's ``format=`` would choose a coder by the content."""
     from wand.api import library
 
     frame = "" if coder in _LAYERED and verb == "Read" else "[0]"

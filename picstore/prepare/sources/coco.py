@@ -108,7 +108,7 @@ class _Document:
         raise UsageError(f"{self._file}: {path}: {what}")
 
     def items(self) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
-        """Yield (list's name, item's path, ``images[0]``, item's offset, item) for each item of the lists _LISTS."""
+        """Yield (list's name, item's JSON path for messages, item's offset, item) for each item of the lists _LISTS."""
         counts: dict[str, int] = {}
         try:
             for name, offset, value in self.values.items(_LISTS):
@@ -197,7 +197,7 @@ def _targets(
 def _object_fields(
     document: _Document, annotation: dict[str, Any], labels: dict[int, int], path: str
 ) -> dict[str, Any]:
-    """Return the values of one object by target field; the box is not included."""
+    """Return the values of an annotation's object by target field, except its box."""
     label = labels.get(document.integer(annotation, "category_id", path))
     if label is None:
         document.refuse(f"{path}.category_id", f"no category has the id {annotation['category_id']}")

@@ -39,7 +39,7 @@ _MAX_RATIO = 1100
 # Number of bytes that a dataset may have beyond _MAX_RATIO per stored byte, because HDF5 need not store values that
 # were never written, such as labels that are all 0.
 _UNWRITTEN = 64 << 20
-# The x in the name of a dataset of images, such as train_set_x; its labels are in train_set_y.
+# Pattern of the x in the name of a dataset of images, such as train_set_x, whose labels are in train_set_y.
 _X = re.compile(r"(?<![a-z0-9])x(?![a-z0-9])")
 
 

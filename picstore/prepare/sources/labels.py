@@ -116,7 +116,10 @@ class LabelFields:
         self._fields: dict[str, None] = {}
 
     def choose(self, fields: Collection[str], *, only: Sequence[str] = ()) -> str | None:
-        """Return a file's label field: the user's, else one with a usual name, else ``only[0]`` if it is alone."""
+        """Return a file's label field: the user's, else one with a usual name, else the candidate in ``only``.
+
+        If ``only`` has several candidates, none of them is chosen.
+        """
         chosen = self._given if self._given in fields else None
         if self._given is None:
             chosen = usual_field(fields, LABEL_FIELDS) or (only[0] if len(only) == 1 else None)

@@ -134,7 +134,7 @@ class ListingBuilder:
 
     @property
     def notes(self) -> Notes:
-        """Messages for the user."""
+        """Messages for the user on what was added, with numbers of cases and examples."""
         return self._facts.notes
 
     def add(self, item: Input | SourceSample) -> None:

@@ -16,7 +16,8 @@ _UNPACK = "unpack it, and give the folder"
 _EXPORT = "write its images to a folder, or to a dataset with picstore.Writer"
 _FOLDER = "give the folder that holds it, or a list of images"
 _PROBED_FILES = 8  # number of files to read in a folder, to learn whether a source can read the folder
-# Offset of a magic number, its bytes, type of the file, and remedy. A number that begins with another one comes first.
+# Offset of a magic number, its bytes, type of the file, and remedy. The first match decides, so longer numbers come
+# before their beginnings.
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\xff\xd8\xff", "an image (JPEG)", _FOLDER),
     (0, b"\x89PNG\r\n\x1a\n", "an image (PNG)", _FOLDER),

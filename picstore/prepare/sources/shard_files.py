@@ -66,7 +66,7 @@ _MAX_INDEX_JSON = 1 << 30  # Largest size of an index.json in bytes.
 
 
 def read_index(folder: Location, entries: str) -> dict[str, Any]:
-    """Return the object in ``folder/index.json``; raise UsageError unless member ``entries`` is a list of objects."""
+    """Return the object in ``folder/index.json``; raise UsageError unless ``entries`` names a list of objects in it."""
     path = folder / "index.json"
     if not path.is_file():
         raise NotADataset(f"{folder} has no index.json")

@@ -176,7 +176,7 @@ def is_inside(folder: str, path: str) -> bool:
 
 
 def _hub_files(folder: str) -> list[str]:
-    """Return a list of the path prefix of a Hugging Face snapshot's files; an empty list if the folder is no snapshot.
+    """Return, in a list, the path prefix of files to which a Hugging Face snapshot links; empty for other folders.
 
     The files of a snapshot ``datasets--OWNER--NAME/snapshots/REVISION`` are links into ``datasets--OWNER--NAME/blobs``.
     """

@@ -234,7 +234,7 @@ def _require_labels(folder: Location, pairs: Sequence[_Pair], notes: Mapping[str
 
 
 def _finish(one: Input, fields: set[str]) -> Input:
-    """Remove the target fields that are empty in all inputs, and set ``targets`` to the forms of the other fields."""
+    """Remove the target fields that are empty in all inputs (not in ``fields``); state the other fields' forms."""
     if not one.extra:
         return one
     found: dict[str, Any] = json.loads(one.extra)
@@ -258,7 +258,7 @@ def _read(pair: _Pair, meaning: Meaning) -> dict[str, Any] | str:
 
 
 def _read_meaning(folder: Location, trees: Sequence[_Tree]) -> tuple[Meaning, list[str]]:
-    """Return class names and keypoints' shape, as read from the source's files; and a message if there are no names."""
+    """Return the class names and the shape of keypoints that a source states, and a message if it states no names."""
     files = {name for name, is_folder in visible_entries(folder) if not is_folder}
     yamls = sorted(name for name in files if name.lower().endswith((".yaml", ".yml")))
     preferred = [name for name in ("data.yaml", "dataset.yaml", *yamls) if name in yamls]

@@ -35,7 +35,7 @@ DEFAULT_DISTANCE = 6
 # Largest distance for which the search flips at most 3 bits of a hash's band; a fourth bit costs 8,000 more look-ups.
 MAX_DISTANCE = 11
 
-_BITS = 22  # number of bits of a hash's widest band
+_BITS = 22  # number of bits of the widest of the three bands of bits by which hashes are searched
 _BANDS = ((0, 21), (21, 21), (42, _BITS))  # lowest bit and number of bits of each band of a hash
 
 # Tasks per worker: enough for even shares and for progress, but few, because each task opens the dataset by two reads.

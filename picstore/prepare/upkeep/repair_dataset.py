@@ -74,7 +74,7 @@ def _readable(dataset: Dataset, number: int) -> tuple[Bools, str]:
     """Return whether each of a container's records is undamaged, bool (records,); and a description of all damage."""
     try:
         container = dataset.containers.read(number)
-    except (Damage, NotADataset) as error:  # A missing file raises NotADataset.
+    except (Damage, NotADataset) as error:  # NotADataset means that the file is missing.
         return np.zeros(int(dataset.rows["records"][number]), dtype=np.bool_), str(error)
     return container.good, "; ".join(error.what for error in container.damage)
 

@@ -161,7 +161,7 @@ def _copy_columns(dataset: Dataset, root: WritableLocation) -> Edits | None:
 def _file_tasks(dataset: Dataset, root: WritableLocation, shape: DatasetShape) -> Iterator[FileTask]:
     """Yield a task per file of a dataset: write the file's records, permuted, to a file of equal stream and number.
 
-    If few records are live, as in a selection, a task joins several files of a stream to one file of the usual size.
+    If few records are live (not deleted), as in a selection, a task joins several files of a stream to one file.
     """
     rows, counts = dataset.rows, dataset.live.counts
     live_bytes = (rows["size"] * (counts / np.maximum(1, rows["records"]))).sum()
