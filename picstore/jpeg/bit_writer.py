@@ -19,7 +19,7 @@ _MASK32 = np.uint64(0xFFFFFFFF)
 
 @inlined
 def append_bits(accumulator, pending, value, bits, target):
-    """Append up to 32 bits to the accumulator, and write 4 bytes if at least 32 bits are pending.
+    """Append ``bits`` (up to 32) bits, ``value``, to the accumulator; write 4 bytes if at least 32 bits are pending.
 
     Return the accumulator, the number of pending bits, and the address of the next byte to write.
     """

@@ -138,7 +138,7 @@ def find_entry_points(jpeg: bytes | memoryview, step: int) -> U16 | None:
 
 
 def _run_step(scans: list[_ScanRewriter | NotTranscodable], step: Callable[[_ScanRewriter], None]) -> None:
-    """Run a step for each scan in ``scans``; an error NotTranscodable of the step replaces the scan there."""
+    """Run a step for each scan in ``scans``; if it raises NotTranscodable, put the error in place of the scan."""
     for k, scan in enumerate(scans):
         if isinstance(scan, _ScanRewriter):
             scans[k] = _returned(step, scan) or scan
@@ -226,7 +226,7 @@ def _mcu_blocks(parts: tuple[tuple[int, int, int], ...], *, every: bool) -> tupl
 
 
 def _find_block_starts(scans: Sequence[_ScanRewriter]) -> None:
-    """Find where the blocks begin in each of the scans, and set ``damage`` of the scans."""
+    """Find the bit at which each block of each scan begins, and set each scan's attribute ``damage``."""
     rows = np.zeros((len(scans), block_starts.SCAN_COLUMNS), np.int64)
     for row, scan in zip(rows, scans, strict=True):
         scan.describe(row)

@@ -66,7 +66,7 @@ def parse_frame(begin, size, frame, tables):
     marker = 0
     while marker != 0xDA:
         while offset + 4 <= size and _u16(begin + _u64(offset)) == 0xFFFF:
-            offset += 1  # Skip fill bytes.
+            offset += 1  # Skip fill bytes (0xFF before a marker).
         if offset + 4 > size or load_byte(begin + _u64(offset)) != 0xFF:
             return DAMAGED_HEADER
         marker = load_byte(begin + _u64(offset + 1))

@@ -112,7 +112,7 @@ def _check_strip(pixels: U8, width: int, height: int) -> None:
 
 
 class _Scan:
-    """Symbols of the strips added so far, and frequencies of the symbols."""
+    """Huffman symbols, with their values, of the strips added so far, and frequencies of the symbols."""
 
     def __init__(
         self, size: tuple[int, int], quality: int, factors: tuple[int, int], interval: int | None, *, grey: bool

@@ -15,7 +15,7 @@ from picstore.jpeg.huffman import optimal_codes
 from picstore.kernels.jit import device_function, inlined, kernel, memcpy, store_u8
 from picstore.kernels.simd import leading_zeros, load_u32, store_i32, trailing_zeros
 
-MAX_SYMBOLS = 64  # largest number of symbols of a block
+MAX_SYMBOLS = 64  # largest number of Huffman symbols of a block
 _END_OF_BLOCK, _SIXTEEN_ZEROS = 0x00, 0xF0
 _u64 = np.uint64
 

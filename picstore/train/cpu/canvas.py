@@ -88,7 +88,8 @@ def gather_nearest(operands, slot, step, positions, image):
     pixels = np.empty(width, np.uint32)
     stride = packed.shape[1]
     for y in range(height):
-        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # In the loop, so that numba keeps ``packed`` alive.
+        # Take the address in the loop and not before it, because numba frees ``packed`` after its last mention.
+        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)
         to_x, to_y = positions[0, y], positions[1, y]
         for x in range(width):
             pixels[x] = load_u32(_u64(start + 4 * (to_y[x] * stride + to_x[x])))
@@ -191,7 +192,8 @@ def gather_linear(operands, slot, step, positions, image):
     pillow = numbers[SAMPLING] == PILLOW_BILINEAR
     half = _u32(0) if pillow else _HALF  # no rounding, because Pillow truncates
     for y in range(height):
-        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # In the loop, so that numba keeps ``packed`` alive.
+        # Take the address in the loop and not before it, because numba frees ``packed`` after its last mention.
+        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)
         to_x, to_y = positions[0, y], positions[1, y]
         for x in range(width):
             pixel = start + 4 * ((to_y[x] >> BITS) * stride + (to_x[x] >> BITS))
@@ -252,7 +254,8 @@ def gather_cubic(operands, slot, step, positions, image):
     stride = packed.shape[1]
     fill = _fill_levels(numbers)
     for y in range(height):
-        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)  # In the loop, so that numba keeps ``packed`` alive.
+        # Take the address in the loop and not before it, because numba frees ``packed`` after its last mention.
+        start = packed.ctypes.data + 4 * _BORDER * (stride + 1)
         to_x, to_y = positions[0, y], positions[1, y]
         _write_cubic_weights(to_x, across)
         _write_cubic_weights(to_y, down)

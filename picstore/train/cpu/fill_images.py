@@ -132,7 +132,7 @@ class ImageFiller:
                     row, out = view.first + slot, images[slot - slots.start]
                     render(pixels, view.params.geometry, row, origin=origin, factor=factor, out=out)
             except ImageError as error:
-                wrong[slot] = str(error)  # The error's traceback would keep the container in memory.
+                wrong[slot] = str(error)  # not the error itself, whose traceback would keep the container in memory
             except MemoryError:
                 wrong[slot] = "takes more memory than there is"
         return wrong

@@ -31,7 +31,7 @@ from picstore.train.transforms.padding_and_edges import CONSTANT
 
 
 def can_fuse(geometry: Geometry) -> Bools:
-    """Return for which images to try the fused kernel, bool (n,). Tests replace this function to avoid the kernel."""
+    """Return which images the fused kernel can resample, bool (n,); tests replace this function to avoid the kernel."""
     plain: Bools = geometry.upright & ~geometry.shows_edges & (geometry.border == CONSTANT)
     return plain & (geometry.size > 0).all(axis=1)
 
@@ -161,7 +161,7 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
             flip, code = (flips[row, 0], flips[row, 1]), interpolations[row]
             arguments = image, rows, box, clip, flip, code, antialias[row], fill[row], targets[target]
             made &= _resample(stages[3], arguments)
-        # Decode the rest of the stream too, because it may be damaged.
+        # Decode the rows below those that the views use, too: if these are damaged, the image is not done.
         done[i] = made and (ring == height or _decode(stages[2], (state, height)) == 0)
     return slots[1]
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from PIL import Image, ImageFile
 
 _MASK_FORMATS = "PNG", "TIFF", "BMP", "GIF"  # lossless formats
-_MASK_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # some versions of Pillow open 16 bits as "I"
+_MASK_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # Pillow's modes; some versions open 16-bit images in mode "I"
 
 
 def is_jpeg(blob: bytes | memoryview) -> bool:
@@ -187,7 +187,7 @@ def _check_mask(name: str, image: Image.Image, width: int, height: int) -> None:
 
 def _check_tiff(name: str, data: bytes) -> None:
     """Raise ImageError if Pillow would return the values of a TIFF inverted or in the wrong byte order."""
-    from picstore.prepare.image.tiff import read_layout, read_tags  # Few masks are TIFFs, so import late.
+    from picstore.prepare.image.tiff import read_layout, read_tags  # imported here, because few masks are TIFFs
 
     layout = read_layout(read_tags(data), "<" if data.startswith(b"II") else ">")
     white_is_zero = layout.photometric == 0 and (layout.bits > 8 or layout.planar)

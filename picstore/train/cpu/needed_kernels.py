@@ -34,10 +34,10 @@ from picstore.train.transforms.geometry import Geometry, compose
 from picstore.train.transforms.transform_plan import TransformPlan, plan_transforms
 from picstore.train.transforms.views import ViewGroup
 
-# Number of images for which parameters are drawn, to see which steps occur. A step of probability 0.05 stays unseen
-# once in 500,000 trainings; its kernel is then compiled at its first use.
+# Number of assumed images for which parameters are drawn, to see which steps occur. A step of probability 0.05 stays
+# unseen once in 500,000 trainings; its kernel is then compiled at its first use.
 _DRAWS = 256
-_SIZES = np.array([(640, 480), (480, 640), (200, 150), (1600, 1200)])  # (width, height) of the images to draw for
+_SIZES = np.array([(640, 480), (480, 640), (200, 150), (1600, 1200)])  # (width, height) of the assumed images
 _BOXES = np.array([[(20.0, 20.0, 120.0, 120.0), (30.0, 40.0, 140.0, 100.0)]])
 
 _OF_STEPS = {
@@ -68,7 +68,7 @@ def needed_kernels(plans: Sequence[TransformPlan], output: OutputSpec) -> list[A
     found = {*_gathering(plans), run_fused, *STAGES}
     for plan in plans:
         for group in plan.groups:
-            with contextlib.suppress(UsageError):  # A transform may refuse images of these sizes.
+            with contextlib.suppress(UsageError):  # A transform may refuse images of the sizes ``_SIZES``.
                 geometry, program = _draw(group)
                 found |= {*_of_geometry(geometry, output), *_of_color(program, output)}
     return list(found)
@@ -106,7 +106,7 @@ def _of_geometry(geometry: Geometry, output: OutputSpec) -> Iterator[Any]:
         yield apply_edges
     if "polygons" in output.targets:
         yield clip_polygon
-    if set(output.targets) - {"boxes", "keypoints", "polygons", "extra"}:  # Attachments may be masks.
+    if set(output.targets) - {"boxes", "keypoints", "polygons", "extra"}:  # The others are attachments, perhaps masks.
         yield warp_nearest
     if any(name.startswith(MAP_PREFIX) for name in output.targets):
         yield warp_map

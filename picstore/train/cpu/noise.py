@@ -109,7 +109,7 @@ def _add(row, normals, mean, deviation, clip):
     for i in range(row.size):
         level = _f32(row[i]) + np.trunc(mean + deviation * normals[i])
         level = min(max(level, _ZERO), _TOP) if clip else level
-        row[i] = _u8(_i32(level))  # A level that is not clipped wraps around.
+        row[i] = _u8(_i32(level))  # Without ``clip``, a level beyond 0 … 255 wraps around.
 
 
 @kernel("(float64[:, :, ::1], uint64[:, ::1], int64, int64, uint8[:, :, ::1])")

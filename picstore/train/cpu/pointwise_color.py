@@ -102,7 +102,7 @@ def _solarize(flat, threshold):
 
 @device_function
 def _posterize(flat, width):
-    inverse = np.divide(_ONE, width)  # exact, because the width is a power of two
+    inverse = np.divide(_ONE, width)  # exact, because ``width``, the distance of kept levels, is a power of two
     for i in range(flat.size):
         flat[i] = width * np.floor(flat[i] * inverse)
 

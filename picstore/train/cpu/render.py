@@ -111,7 +111,7 @@ def rows_of_map(geometry: Geometry, slot: int) -> tuple[int, int]:
     low, high = max(0, int(geometry.clip[slot, 1])), min(height, int(geometry.clip[slot, 3]))
     if not np.isfinite(ends).all():
         return low, high
-    # Linear interpolation needs one more pixel on either side.
+    # Linear interpolation needs one more row above and below.
     return max(low, math.floor(max(min(ends), -1)) - 1), min(high, math.ceil(min(max(ends), height)) + 1)
 
 

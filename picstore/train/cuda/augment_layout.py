@@ -61,7 +61,7 @@ TILE_HEIGHT = tl.constexpr(8)
 
 @device_function
 def find_descriptor(table):
-    """Return the address of the descriptor of the program's image, whose index is ``tl.program_id(1)``."""
+    """Return the address in ``table`` of the descriptor of this program's image, whose index is tl.program_id(1)."""
     return table + HEADER + tl.program_id(1) * tl.load(table + DESCRIPTOR_WORDS)
 
 

@@ -122,8 +122,8 @@ class DecodedStreams:
 
     Attributes:
         images: uint8 (3, h, w) on the device; None for a stream that neither the device nor the CPU decodes.
-        problems: by index, why an image is None.
-        refused: by index, why the device left an image to the CPU.
+        problems: for each image that is None, by its index, the reason.
+        refused: for each image that the device left to the CPU, the reason.
     """
 
     images: list[torch.Tensor | None]
@@ -213,7 +213,7 @@ def _kind_of(error: RuntimeError) -> str:
 
 def _decode_on_cpu(stream: torch.Tensor, width: int, height: int) -> torch.Tensor:
     """Decode a stream on the CPU; return uint8 (3, height, width)."""
-    from picstore.train.cpu.decode_crop import decode_rgb  # Its kernels are seldom needed if a GPU decodes.
+    from picstore.train.cpu.decode_crop import decode_rgb  # imported here, because few images fail on a GPU
 
     pixels = decode_rgb(stream.numpy(), width=width, height=height)
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))

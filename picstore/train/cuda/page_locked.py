@@ -19,7 +19,7 @@ from picstore.train.buffers import Mapping, find_mapping
 logger = logging.getLogger("picstore")
 
 _PORTABLE = 1  # cudaHostRegisterPortable: locks the memory for all GPUs
-_tried: weakref.WeakKeyDictionary[Mapping, bool] = weakref.WeakKeyDictionary()  # by mapping, whether it could be locked
+_tried: weakref.WeakKeyDictionary[Mapping, bool] = weakref.WeakKeyDictionary()  # whether CUDA has locked a mapping
 _warned = threading.Event()
 
 

@@ -61,7 +61,7 @@ def _skip_global_checks() -> None:
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Return a kernel that the host launches, compiled at its first launch, once for all values of its integers."""
+    """Return a kernel that the host launches; it is compiled at its first launch, not again for other integers."""
     made = triton.jit(function, do_not_specialize=["phase", "count", "image_count"])
     _KERNELS.append(made)
     return made

@@ -136,7 +136,7 @@ class AspectRatios:
         return found
 
     def assign_facts(self, facts: Table) -> U8:
-        """Return the bucket of each record, given the records' ``record_table.FACTS`` (n,): uint8 (n,)."""
+        """Return the bucket of each record, uint8 (n,), from the fields width and height of ``facts``, (n,)."""
         return self.assign(np.stack([facts["width"], facts["height"]], axis=1))
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
@@ -182,7 +182,7 @@ class Sequences(Value):
         self.choice = None  # ``PlanChoice``: none, because an image of any size may get any length
 
     def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
-        """Return, for the only bucket, each length's batch size in images; raise UsageError if given ``batch_size``."""
+        """Return a tuple, for the only bucket, of each length's batch size; raise UsageError if given ``batch_size``."""
         if batch_size is not None:
             raise UsageError(f"batch_size is {batch_size}; leave it out, as Sequences have tokens in its place")
         return (tuple(self.tokens // length for length in self.sizes),)

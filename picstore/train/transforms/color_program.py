@@ -23,13 +23,13 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.cached_property import cached_property
 from picstore.train.transforms.constructed import Value
 
-# Means and deviations with which NORMALIZE changes nothing.
+# Operands (three means, three standard deviations) with which a step NORMALIZE changes nothing.
 _IDENTITY = (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class ColorProgram:
-    """Color program for n images, with k steps for each image; steps that do nothing come last.
+    """Steps that change the colors of n images: k for each image, of which those that do nothing come last.
 
     Attributes:
         opcode: int64 (n, k), see ``opcodes.py``. Programs of ``compose_color`` have one ``NORMALIZE`` in each row.

@@ -274,7 +274,7 @@ class TimmAutoAugment(ColorTransform):
         return ColorProgram.chain(steps)
 
     def _step(self, names: I64, magnitude: Any, chance: Any, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Return a program that applies operations (n,), indices in ``NAMES``, with probability ``chance``."""
+        """Return a program that applies, with probability ``chance``, each image's operation, an index in ``NAMES``."""
         applied, radius, turn, sign, which = random.uniform(5).T
         deviation = self._values["mstd"]
         if deviation == math.inf:
