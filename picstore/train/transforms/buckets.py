@@ -182,7 +182,7 @@ class Sequences(Value):
         self.choice = None  # ``PlanChoice``: none, because an image of any size may get any length
 
     def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
-        """Return a tuple, for the only bucket, of each length's batch size; raise UsageError if given ``batch_size``."""
+        """Return, for the only bucket, the batch size for each length; raise UsageError if given ``batch_size``."""
         if batch_size is not None:
             raise UsageError(f"batch_size is {batch_size}; leave it out, as Sequences have tokens in its place")
         return (tuple(self.tokens // length for length in self.sizes),)
