@@ -240,10 +240,7 @@ class Writer:
             )
 
     def _number_of(self, label: int | str) -> int:
-        """Return the class number of a label that is a number or a class name.
-
-        Raise UsageError if the class is unknown.
-        """
+        """Return the class number of a label, a number or a class name; raise UsageError if the class is unknown."""
         if isinstance(label, str):
             if label not in self._classes:
                 known = f"its classes are {reprlib.repr(list(self._classes))}" if self._classes else "it has no classes"

@@ -34,7 +34,7 @@ from picstore.prepare.sources.inputs import Input, Listing, read_input
 from picstore.storage.format.layout import MAX_CONTAINER
 from picstore.storage.location.resolve import MANIFEST, Location, Where, WritableLocation, locate_writable
 
-# Largest number of inputs to sample from a source, to estimate the number of rows and to recognize the source.
+# Largest number of inputs to sample; their sizes serve to choose the number of rows, and later to recognize the source.
 _SAMPLES = 32
 
 
@@ -238,7 +238,7 @@ class Job:
 
 
 class StageClock:
-    """Clock of a conversion's stages, which announces each stage to a progress display."""
+    """Clock of a conversion's stages, such as "sampling", which announces each stage to a progress display."""
 
     def __init__(self, progress: Progress | None, stage: str = "", since: float = 0.0) -> None:
         self.seconds: dict[str, float] = {}
@@ -252,7 +252,7 @@ class StageClock:
         begin_stage(self._progress, stage, total, done)
 
     def end_stage(self) -> None:
-        """Record the seconds of the current stage, if there is one."""
+        """Record the seconds that the current stage took, if there is one."""
         if self._stage:
             self.seconds[self._stage] = time.monotonic() - self._since
             self._stage = ""

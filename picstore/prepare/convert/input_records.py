@@ -32,7 +32,7 @@ from picstore.storage.location.resolve import Location
 Read: TypeAlias = Callable[[Input], bytes]
 
 _MAX_INPUTS = 16
-# A group of inputs ends once it has more bytes than this.
+# Number of bytes above which a group of inputs, which are converted together, ends.
 _MAX_BYTES = 4 << 20
 # Largest input in bytes that is converted in a group of inputs; no time limit is needed, because it takes only 3 ms.
 _MAX_SIZE = 1 << 20

@@ -22,10 +22,7 @@ def start_fork_server(encode: EncodeSettings, *first: str) -> None:
 
 
 def load_kernels(encode: EncodeSettings) -> None:
-    """Load the kernels that encode settings need into this process.
-
-    Compile those that this machine has not compiled yet.
-    """
+    """Load the kernels that ``encode`` needs into this process; compile kernels not yet compiled on this machine."""
     for load in _loaders(encode):
         load()
 

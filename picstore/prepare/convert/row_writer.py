@@ -105,7 +105,7 @@ class RowWriter(AbstractContextManager["RowWriter"]):
             writer.end_container()
 
     def close(self) -> list[FileSummary]:
-        """Finish every file that has records, and remove files of the same names in streams without records."""
+        """Finish the file of each stream that has records; in other streams, remove any old file of the same name."""
         for writer in self._writers:
             if writer.empty:
                 writer.abandon()

@@ -69,7 +69,7 @@ class RowTask:
 
     @property
     def groups_inputs(self) -> bool:
-        """Whether inputs are read and converted in groups; False with attachments, which are read with their input."""
+        """Whether inputs are converted in groups; False for an index, and with attachments, read with their input."""
         return not self.one_by_one and not self.attachments and self.references is None
 
     @property

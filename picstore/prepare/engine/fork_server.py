@@ -95,7 +95,7 @@ class ForkServer:
         return self.pid == os.getpid() and self._process.poll() is None
 
     def fork(self, function: Any) -> Forked:
-        """Fork a process that calls a module-level function with a connection, in the caller's working directory.
+        """Fork a process that calls a module-level function with its end of a connection, in this working directory.
 
         Raises:
             PicstoreError: the server has ended.
@@ -195,7 +195,7 @@ def _load(names: list[str]) -> None:
 
 
 def _tell(descriptor: int, number: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # The parent process no longer waits for this message.
+    with contextlib.suppress(BrokenPipeError):  # The parent process has closed the pipe, so it needs no message.
         os.write(descriptor, _NUMBER.pack(number))
 
 

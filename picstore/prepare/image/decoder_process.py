@@ -187,7 +187,7 @@ def _close_all() -> None:
 
 
 def _forget_all() -> None:
-    """Forget, in a forked child process, the decoder processes of the parent process."""
+    """Forget, in a forked child process, the decoder processes of the parent process, which uses them itself."""
     global _idle, _lock
     for process in _idle:
         process.connection.close()

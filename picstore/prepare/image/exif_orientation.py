@@ -75,7 +75,7 @@ def read_orientation(image: Image.Image) -> int:
         return 1
     finally:
         image.info = info
-    # Pillow returns a tag of type BYTE as bytes.
+    # Pillow returns the value of a tag of type BYTE as bytes instead of an integer.
     if isinstance(value, bytes) and len(value) == 1:
         value = value[0]
     return value if isinstance(value, int) and value in TO_UPRIGHT else 1

@@ -20,7 +20,7 @@ START = b"SIMPLE  ="
 
 _BLOCK, _CARD = 2880, 80
 _MAX_AXES = 999
-# NumPy type of stored values, by BITPIX.
+# NumPy type of stored values, by value of the header's BITPIX.
 _STORED = {8: "u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}
 
 

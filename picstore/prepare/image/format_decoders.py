@@ -22,8 +22,8 @@ from picstore.prepare.image.mend_files import leave_out_metadata
 from picstore.prepare.image.size_limits import check_jpeg_xl, check_size, check_webp, open_by_pillow
 
 # Formats that ``open_by_pillow`` must not open: EPS starts Ghostscript; the JXL plugin decodes before it states the
-# size, so ``_read_jpeg_xl`` checks the size first; Pillow only identifies the others, or needs a system library for
-# them.
+# size, so ``_read_jpeg_xl`` checks the size first; Pillow only identifies files of the remaining formats, or needs a
+# system library to read them.
 EXCLUDED_FROM_PILLOW = frozenset({"EPS", "JXL", "BUFR", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"})
 
 # Formats during whose decoding Pillow holds Python's lock: 64 million pixels take 6 s in JPEG 2000, and 170 s in QOI,

@@ -75,7 +75,7 @@ _LAYERED = frozenset({"xcf"})
 POLICY = Path(__file__).parent / "imagemagick_policy"
 _CONFIGURE_PATH = "MAGICK_CONFIGURE_PATH"
 _CODER, _DELEGATE, _PATH = 1, 2, 4  # values of PolicyDomain in MagickCore/policy.h
-_READ, _EXECUTE = 1, 4  # values of PolicyRights
+_READ, _EXECUTE = 1, 4  # values of PolicyRights in MagickCore/policy.h
 # Rights that the policy must deny: to start programs, to read any file, and to use coders that read files or URLs.
 _FORBIDDEN = (
     (_DELEGATE, _EXECUTE, "any"),
@@ -200,7 +200,7 @@ def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: s
 
     frame = "" if coder in _LAYERED and verb == "Read" else "[0]"
     if coder in _FROM_FILE:
-        # The policy allows reading of files whose names have this prefix.
+        # picstore's policy.xml lets ImageMagick read only files whose names begin with this prefix or with its own.
         with tempfile.NamedTemporaryFile(prefix="picstore-imagemagick-") as file:
             file.write(data)
             file.flush()

@@ -79,10 +79,7 @@ def iterate_chunks(png: bytes) -> Iterator[Chunk]:
 
 
 def leave_out_metadata(data: bytes) -> Bare:
-    """Leave out the metadata of a PNG or a JPEG.
-
-    A file that has another format, or cannot be parsed, is returned unchanged.
-    """
+    """Leave out a PNG's or JPEG's metadata; a file of another format, or that cannot be parsed, remains unchanged."""
     if data.startswith(_PNG):
         return _bare_png(data)
     if data.startswith(_JPEG):

@@ -189,10 +189,7 @@ def to_array(image: Image.Image | U8) -> U8:
 
 
 def join_strips(strips: Iterator[U8], *, height: int) -> U8:
-    """Join strips, given from the top, to uint8 (height, width) or (height, width, 3).
-
-    Return a single strip as it is.
-    """
+    """Join strips, given from the top, to uint8 (height, width) or (height, width, 3); a single strip is not copied."""
     first = next(strips)
     if len(first) == height:
         return first

@@ -39,10 +39,7 @@ def check_size(width: int, height: int, *, max_pixels: int) -> None:
 
 
 def limit_memory(pixels: int) -> None:
-    """Limit this process's address space to its present size plus the bytes to decode ``pixels`` pixels.
-
-    On Linux only.
-    """
+    """On Linux, limit this process's address space to its present size plus the bytes to decode ``pixels`` pixels."""
     if sys.platform == "linux":
         held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         _, most = resource.getrlimit(resource.RLIMIT_AS)

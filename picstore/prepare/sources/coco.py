@@ -133,7 +133,7 @@ class _Document:
         return number
 
     def text(self, value: dict[str, Any], key: str, path: str) -> str:
-        """Return member ``key`` of the object at ``path``; raise UsageError unless it is a line of text."""
+        """Return member ``key`` of the object ``value``, a line of text; for other members raise UsageError."""
         text = value.get(key)
         if not isinstance(text, str) or not text or _NO_TEXT.search(text):
             self.refuse(f"{path}.{key}", "missing" if key not in value else "not a line of text")

@@ -161,7 +161,7 @@ class InputTable(_Inputs):
         return _unpack_run, (blocks, of_groups, kept, tail)
 
     def _write(self) -> None:
-        # ``index`` converts NumPy's integers, which JSON cannot hold.
+        # ``operator.index`` converts NumPy's integers, which JSON cannot hold, to Python's.
         text = json.dumps([self._to_json(one) for one in self._last], default=index)
         self._append_block(zlib.compress(text.encode(), 1), len(self._last), 0)
         self._last = []

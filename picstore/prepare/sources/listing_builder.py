@@ -170,7 +170,7 @@ class ListingBuilder:
         self._facts.update(found.facts)
 
     def pack(self) -> PackedListing:
-        """Return inputs and facts in a form that a task can return."""
+        """Return the inputs and facts that were added, in a form that a task can return to its parent process."""
         return PackedListing(self._inputs.pack(), self._label_counts(), self._facts)
 
     def _label_counts(self) -> dict[Label, int]:

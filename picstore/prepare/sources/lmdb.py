@@ -224,7 +224,7 @@ def list_entries(chunk: _Chunk, _: ProgressCallback) -> _Found:
                 if chunk.with_texts and not bytes(key).startswith(_IMAGE):
                     break
                 found.entries.append(_entry(bytes(key), value, transaction, chunk))
-                # Stop before the next value, because it may kill the process.
+                # Stop before reading the value of a further entry, because reading may kill the process.
                 if len(found.entries) == chunk.limit:
                     break
     except lmdb.Error as error:

@@ -139,7 +139,7 @@ def parse_objects(labels: Sequence[float], *, may_be_none: bool) -> dict[str, An
 
 def _is_object(values: Sequence[float]) -> bool:
     class_, left, top, right, bottom = values[:_OBJECT]
-    # Some boxes extend beyond their images.
+    # Accept coordinates from −1 to 2 instead of 0 to 1, because some boxes extend beyond their images.
     in_order = -1 <= left <= right <= 2 and -1 <= top <= bottom <= 2
     return in_order and class_ >= -1 and class_.is_integer()
 

@@ -152,7 +152,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[SourceSample]:
-    """Yield a tar's samples; note each split that a folder in the tar names, and "" for samples outside of splits."""
+    """Yield a tar's samples; add to ``notes`` the splits named by folders in the tar, and "" for any other sample."""
     labels = RowLabels(tar.label_field, always=(*_LABELS, "label"))
     with SourceFile(tar.location) as file:
         # Files ._x by macOS and __index__ by webdataset are not members of samples.

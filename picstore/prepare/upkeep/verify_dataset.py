@@ -241,7 +241,7 @@ def check_file(task: FileCheck, on_progress: ProgressCallback) -> CheckedFile:
 
 
 def _check_recovered(task: FileCheck, findings: list[DamagedPlace], on_progress: ProgressCallback) -> CheckedFile:
-    """Check a file without footer and index: recover its containers, and report missing records."""
+    """Check a file if its footer and the dataset's index are damaged: recover containers, report missing records."""
     ids = []
     found = 0
     name = file_name(task.entry.stream, task.entry.file)
