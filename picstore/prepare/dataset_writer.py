@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 
 _CLOSED = "the Writer is closed"
-# Queue of requests to a Writer's thread. A request is a function that appends a record, the record, and a queue for the
-# record's id or the error; None ends the thread.
+# Queue of requests to a Writer's thread. A request is a tuple: function that appends a record, the record, and a queue
+# for the record's id or the error. None ends the thread.
 _Appends: TypeAlias = (
     "queue.SimpleQueue[tuple[Callable[[Record], int], Record, queue.SimpleQueue[int | BaseException]] | None]"
 )

@@ -69,7 +69,7 @@ class RowTask:
 
     @property
     def groups_inputs(self) -> bool:
-        """Whether inputs are converted in groups; False for an index, and with attachments, read with their input."""
+        """Whether inputs are converted in groups: not if ``one_by_one``, not for an index, not with attachments."""
         return not self.one_by_one and not self.attachments and self.references is None
 
     @property

@@ -95,7 +95,7 @@ class ForkServer:
         return self.pid == os.getpid() and self._process.poll() is None
 
     def fork(self, function: Any) -> Forked:
-        """Fork a process that calls a module-level function with its end of a connection, in this working directory.
+        """Fork a process that calls ``function(connection)``, module-level, in the caller's working directory.
 
         Raises:
             PicstoreError: the server has ended.

@@ -145,7 +145,7 @@ def _is_object(values: Sequence[float]) -> bool:
 
 
 def read_split(source: Input) -> bytes:
-    """Return the image of a record whose first part is at ``offset``; ``key`` is the size of the header before it."""
+    """Return the image of a record whose first part is at ``offset``; ``key`` is the size of the record's header."""
     (skip,) = struct.unpack("<I", source.key)
     parts: list[bytes] = []
     offset, part, total = source.offset, _FIRST, 0

@@ -147,7 +147,7 @@ def _find_trees(folder: Location) -> dict[str, _Tree]:
 
 
 def _divided(folder: Location, names: Iterable[str]) -> list[str]:
-    """Return those names of sub-folders that stand for splits and whose folders hold ``images`` and ``labels``."""
+    """Return the names, of ``names``, of sub-folders for splits that hold folders ``images`` and ``labels``."""
     found = [name for name in names if splits.split_of_word(name)]
     return [
         name
@@ -234,7 +234,7 @@ def _require_labels(folder: Location, pairs: Sequence[_Pair], notes: Mapping[str
 
 
 def _finish(one: Input, fields: set[str]) -> Input:
-    """Remove the target fields that are empty in all inputs (not in ``fields``); state the other fields' forms."""
+    """Remove target fields that are empty in all inputs (not in ``fields``); set ``targets`` to the others' forms."""
     if not one.extra:
         return one
     found: dict[str, Any] = json.loads(one.extra)
