@@ -204,7 +204,7 @@ def test_what_is_not_sound_is_told_as_by_reading_step_by_step(make_dataset: Call
         os.mkfifo(file)
     found = read_all(reader)
     for number, result in enumerate(found):
-        expected = reader._read_whole(number, fresh)
+        expected = reader.read_whole(number, fresh)
         assert type(result) is type(expected)
         if isinstance(result, Damage):
             assert str(result) == str(expected)
