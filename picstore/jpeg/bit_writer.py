@@ -50,7 +50,7 @@ def _write_byte(byte, target):
 
 @inlined
 def _copy_bits(address, first, end, accumulator, pending, target):
-    """Append bits ``first`` to ``end - 1`` of the data at ``address``; return as ``append_bits`` does."""
+    """Append bits ``first`` to ``end - 1`` of the data at ``address``; return the same as ``append_bits``."""
     while pending >= 8:
         pending -= 8
         target = _write_byte((accumulator >> _u64(pending)) & _u64(255), target)
@@ -76,7 +76,7 @@ def _copy_bits(address, first, end, accumulator, pending, target):
 
 @inlined
 def _append_dc(difference, table, codes, lengths, accumulator, pending, target):
-    """Append the code and value of a DC difference (T.81, F.1.2.1); return as ``append_bits`` does."""
+    """Append the code and value of a DC difference (T.81, F.1.2.1); return the same as ``append_bits``."""
     size = bit_length(difference)
     if difference < 0:
         difference += (1 << size) - 1

@@ -90,7 +90,7 @@ def find_block_starts(scans):
 
 @inlined
 def _look_up(lane):
-    """Skip the AC codes and values of a lookup-table entry; return the lane, which is the state of reading a scan."""
+    """Skip the AC codes and values for which one lookup-table entry stands; return the lane (the state of reading)."""
     accumulator, valid, byte, k, plan = lane
     entry = _i64(load_u16(_u64(_load(plan, AC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
     # Refill after the lookup and not before it, so that the lookup need not wait; it takes 11 bits, and at least 25 are
@@ -186,7 +186,7 @@ def _begin_block(lane):
 
 @inlined
 def _read_dc(lane):
-    """Write the next block's note, and skip the block's DC code and difference; return the lane in that block."""
+    """Write the next block's note, and skip its DC code and difference; return the lane (state of reading) there."""
     accumulator, valid, byte, _, plan = lane
     row = _row(plan)
     position = 8 * (byte - row[DATA]) - valid

@@ -10,8 +10,8 @@ from __future__ import annotations
 # see UNIT. QUANTIZATION: row of the quantization table. PLANE: offset of the samples, in the image and, during
 # decoding, in the batch. STRIDE: bytes from one row of samples to the next.
 DC, AC, QUANTIZATION, PLANE, STRIDE = 7, 10, 13, 16, 19
-# PITCH: bytes from one row of pixels to the next. DATA: offset of the stream's first byte. HELD: number of segments in
-# the copied rows of tiles.
+# Further words of an image. PITCH: bytes from one row of pixels to the next. DATA: offset of the stream's first byte.
+# HELD: number of segments in the copied rows of tiles.
 PITCH, DATA, HELD = 22, 23, 24
 # Numbers of an image's blocks (BLOCKS), lookup-table entries (ENTRIES) and bytes of samples (SAMPLES).
 BLOCKS, ENTRIES, SAMPLES = range(25, 28)

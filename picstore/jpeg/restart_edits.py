@@ -27,7 +27,7 @@ from picstore.kernels.jit import inlined, kernel
 BEFORE, STARTS, BLOCKS, PER_BLOCK = 0, 1, 2, 3
 # Columns of an edited block: bits at which the old DC code begins and the old DC difference ends; new DC difference.
 BEGIN, END, DIFFERENCE = 0, 1, 2
-DC_SIZES = 12  # number of possible sizes of DC differences (table F.1)
+DC_SIZES = 12  # number of possible sizes of DC differences: 0 to 11 bits (T.81, table F.1)
 
 
 @inlined

@@ -45,7 +45,7 @@ def _lanczos(distance):
     sine = 1.0
     for reciprocal in COSINE_SERIES:
         sine = 1.0 - sine * u * reciprocal
-    # sin a sin 3a = sin^2 a (3 - 4 sin^2 a)
+    # The filter is sin a sin 3a / (3 a^2), where sin a sin 3a = sin^2 a (3 - 4 sin^2 a).
     return sine * sine * (3.0 - 4.0 * sine * sine) / (HALF_WIDTHS[LANCZOS] * angle * angle)
 
 

@@ -180,7 +180,7 @@ def read_dc(address, tables, accumulator, valid, byte):
 def _end_of_block(entry, first, index, last):
     """Return how many bits of a block's last lookup-table entry belong to the block, and whether it ends validly."""
     bits = entry & _63
-    # The second code of the entry comes after the last coefficient, so it belongs to the next block.
+    # If the entry's first code already ends the block, the entry's second code belongs to the next block.
     if first >= last:
         bits = entry >> _u64(_FIRST_BITS) & _63
     ends = entry >> _u64(_FIRST) & _255 == _u64(_ENDS)

@@ -124,7 +124,8 @@ def inverse_dct(memory: VectorMemory, block: Any, quantization: Any, out: Any, s
 def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int) -> list[_Wide]:
     """Compute 1-D inverse DCTs to 4 samples.
 
-    ``products`` multiplies two coefficients, 2 and 6 for ``"26"``, by two factors, and returns the products' sum.
+    ``products`` takes the indices of two coefficients, such as ``"26"`` for 2 and 6, and a factor for each; it returns
+    the sum of the two products.
     """
     # The second factor is multiplied by the constant 16; this product is half a unit of the result, which rounds it.
     first = products("0", (1 << (FRACTION + 1), (1 << (shift - 1)) // 16))

@@ -132,7 +132,7 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
     per_mcu = h * v + 2 if source[3] else 1
     # Index of Cb's first row of samples: after Y, or after three planes if chroma is halved, see ``_fill_rows``.
     chroma = 8 * v if h == 1 else 24 * v
-    # Number of rows from Cb's first row to Cr's first row.
+    # Number of rows of samples from Cb's first row to Cr's first row.
     between = 8 * v if h == 1 else 8
     ends[0] = 0
     segment = done = 0

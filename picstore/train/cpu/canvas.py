@@ -18,7 +18,7 @@ from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import ColorProgram
 from picstore.train.transforms.opcodes import FILL, NEAREST, PILLOW_BICUBIC, PILLOW_BILINEAR, SAMPLING
 
-_BORDER = 3  # width in pixels of the border around a packed image
+_BORDER = 3  # width in pixels of the border that ``_packed`` adds around an image
 _POSITIONS = ThreadBuffer()
 
 _f32, _i32, _u8, _u32, _u64 = np.float32, np.int32, np.uint8, np.uint32, np.uint64

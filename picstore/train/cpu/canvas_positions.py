@@ -119,7 +119,7 @@ def displace_positions(operands, key, slot, step, positions):
     height, width = positions.shape[1:]
     rows = np.empty((height, width), np.float32)
     for axis in range(2):
-        radius = int(8 * numbers[2 + axis] + 1) // 2  # the radius that torchvision uses
+        radius = int(8 * numbers[2 + axis] + 1) // 2  # number of taps on a side of the middle tap, as in torchvision
         across = half_weights(radius, max(numbers[2], LEAST_SIGMA))
         down = half_weights(radius, max(numbers[3], LEAST_SIGMA))
         _blurred_rows(key[slot, step], axis * height * width, across, rows)

@@ -29,7 +29,7 @@ _TO_SUBNORMAL = np.float32(2.0**24)
 
 @kernel("(float32[::1], int64, uint32[::1])")
 def round_floats(line, dtype, patterns):
-    """Round float32 ``line`` to ``dtype``, ties to even; write the bits to ``patterns``, which may share its memory."""
+    """Round float32 ``line`` to ``dtype``, ties to even; write the bits to ``patterns``, perhaps the same memory."""
     bits = line.view(np.uint32)
     for i in range(line.size):
         b = bits[i]

@@ -41,7 +41,7 @@ from picstore.train.transforms.padding_and_edges import CONSTANT, border_indices
 
 _COUNTS = 3 * 256  # number of counters of an image's pixels: one for each level of each channel
 _MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
-# Forbid fusion, because colors must equal the CPU's: a fused multiplication and addition rounds once, the CPU twice.
+# Forbid to fuse multiplications with additions, which rounds once where the CPU rounds twice: colors must be the same.
 OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
 # Launch options of phase 0, which resamples. With at most 80 registers a thread, 6 programs fit on a multiprocessor;
 # the compiler would take 96 for bicubic warps. With 72, registers spill on sm_80. AMD's compiler has no such option.

@@ -158,7 +158,7 @@ def displace_rows(table, phase, rows):
 
 @kernel
 def make_tables(table, phase):
-    """For images whose ``phase`` begins with one of TABLE_STEPS, compute tables of new levels from counts of levels."""
+    """For images whose ``phase`` begins with one of TABLE_STEPS, compute new levels from numbers of pixels by level."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if begin == load_i32(descriptor, STEPS + 1):

@@ -25,16 +25,16 @@ HEADER = tl.constexpr(10)
 # Indices of words of an image's descriptor, or of the first of several words that belong together; the comment after
 # each index says what the words hold. Coordinates are in pixels; x precedes y.
 ADDRESS = tl.constexpr(0)  # address of the source: planes of bytes
-PLANE = tl.constexpr(1)  # number of bytes from a plane to the next, 0 for grey
-SOURCE = tl.constexpr(2)  # width, height
-CLIP = tl.constexpr(4)  # left, top, right, bottom
+PLANE = tl.constexpr(1)  # number of bytes from a color's plane of the source to the next color's, 0 for grey
+SOURCE = tl.constexpr(2)  # width, height of the source
+CLIP = tl.constexpr(4)  # left, top, right, bottom of the source pixels that may be used
 SLANTED = tl.constexpr(8)  # 1 if the image is rotated or sheared, 0 if it is upright
 FLIP = tl.constexpr(9)  # two words: 1 to mirror along x, and 1 to mirror along y
 WINDOW = tl.constexpr(11)  # number of source pixels in the filter's reach for one output pixel, along x and y
 # Six float64: for an upright image, start, scale and support, each along x and y; for a slanted image, the matrix
 # (2, 3) that maps output pixels to source pixels.
 MAP = tl.constexpr(13)
-FILL = tl.constexpr(19)  # red, green, blue
+FILL = tl.constexpr(19)  # red, green, blue of output pixels outside of the image
 OFFSET = tl.constexpr(22)  # number of values (3 · width · height) of all outputs before this image's output
 SIZE = tl.constexpr(23)  # width, height of the output in pixels
 TILES = tl.constexpr(25)  # number of tiles of the output
@@ -43,7 +43,7 @@ STEPS = tl.constexpr(28)  # index in the descriptor of the first word of the col
 PHASES = tl.constexpr(30)  # index in the descriptor of further words: index of each phase's first step
 FILTER = tl.constexpr(31)  # two words: code of kernels/filters.py, and 1 for antialiasing
 PITCH = tl.constexpr(33)  # number of bytes from a row of the source to the next
-AXES = tl.constexpr(34)  # index in ``WEIGHTS`` of the first int32 for x, and for y
+AXES = tl.constexpr(34)  # index, in the memory at ``WEIGHTS``, of the image's first int32 for x, and for y
 OUTPUT = tl.constexpr(36)  # address of the output
 FIXED = tl.constexpr(37)
 

@@ -109,7 +109,7 @@ def _prepare_operands(opcode: I64, operands: F64) -> Array:
 class DescriptorTable:
     """Descriptors of a batch's images for ``augment_kernels.py``, and the numbers that launches of the kernels need."""
 
-    header: I64  # (HEADER,), words of the header
+    header: I64  # (HEADER,), words of the header, see ``augment_layout.py``
     rows: I64  # (n, k), a descriptor of k words for each image
     smoothing: I64  # (m,), rows of ``ColorPhases.smoothing``, two float32 in each word
     offsets: I64  # (n,), number of values (3 · width · height) of all outputs before each image's output
@@ -194,5 +194,5 @@ def make_descriptor_table(params: ResampleParams, phases: ColorPhases) -> Descri
 
 
 def _flat(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> I64:
-    """Return an array (n, …) as words, int64 (n, k)."""
+    """Return the bits of an array (n, …) of 64-bit numbers as words, int64 (n, k)."""
     return np.ascontiguousarray(array).reshape(len(array), -1).view(np.int64)

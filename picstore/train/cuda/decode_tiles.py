@@ -67,7 +67,7 @@ _UPLOADED = {
     "quantization": torch.int16,
 }
 MOST_BLOCKS = 1 << 22  # maximum number of 8 × 8 blocks to decode at once, whose coefficients take 537 MB
-_QUANTIZATION_BYTES = 128  # size in bytes of a row of ``quantization``
+_QUANTIZATION_BYTES = 128  # size in bytes of a quantization table, 64 int16
 _MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 
 

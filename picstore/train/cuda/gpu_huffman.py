@@ -146,7 +146,7 @@ def decode_segments(
                 entry = tl.where((entry & 255) <= valid, entry, 0)
                 total, size = entry & 255, (entry >> _SIZE) & 255
                 skip = entry >> _SKIP
-                # Compute the coefficient's value: EXTEND (T.81, F.2.2.1).
+                # Decode the coefficient's value from its ``size`` bits (EXTEND of T.81, F.2.2.1).
                 bits = ((buffer << (total - size).to(tl.uint64)) >> 32).to(tl.int32)
                 flip = (bits >> 31) ^ -1
                 value = (((bits ^ flip).to(tl.uint32) >> 1 >> (31 - size).to(tl.uint32)).to(tl.int32) ^ flip) - flip

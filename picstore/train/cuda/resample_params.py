@@ -24,10 +24,10 @@ class ResampleParams:
     clip: I64  # (n, 4), left, top, right, bottom of the source pixels that may be used
     slanted: Bools  # (n,), whether an image is rotated or sheared
     flip: Bools  # (n, 2), whether to mirror along x, and along y
-    window: I64  # (n, 2), number of source pixels that the filter reaches, along x and y
-    taps: I64  # (n, 2), number of the window's pixels that can lie in the image
+    window: I64  # (n, 2), number of source pixels in the filter's reach for one output pixel, along x and y
+    taps: I64  # (n, 2), largest number of such pixels that lie in the image
     map: F64  # (n, 6), the six numbers of ``augment_layout.MAP``
-    fill: I64  # (n, 3), red, green, blue
+    fill: I64  # (n, 3), red, green, blue of output pixels outside of the image
     interpolation: I64  # (n,), codes of ``kernels/filters.py``
     antialias: Bools
     size: I64  # (n, 2), width and height of the outputs

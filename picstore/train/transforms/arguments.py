@@ -27,7 +27,7 @@ Range: TypeAlias = "float | Sequence[float]"
 Size: TypeAlias = "int | Sequence[int]"
 
 _CHANNELS = 3
-# Largest side of an output in pixels; the sides of a baseline JPEG may be almost twice as long.
+# Largest side of an output, and largest padding, in pixels.
 _MAX_SIZE = 1 << 15
 _RANDOM = ("bilinear", "bicubic")  # interpolations from which interpolation="random" draws, as in timm
 # For each interpolation of a warp, the operand ``opcodes.SAMPLING``. Bicubic is as in Pillow, because torchvision does
@@ -41,7 +41,7 @@ _SAMPLINGS = {
 
 def name_of(transform: Any) -> str:
     """Return the name of a transform, for error messages."""
-    # Users' callables may have an attribute "name" of any type.
+    # A user's callable may have an attribute ``name`` that is not a string.
     own = getattr(transform, "name", None)
     return own if isinstance(own, str) else getattr(transform, "__name__", type(transform).__name__)
 

@@ -88,7 +88,7 @@ class Buckets(Value):
         return cls([*{size for pair in within for size in (pair, pair[::-1])}], transform, **options)
 
     def buckets_of(self, dataset: Dataset) -> U8:
-        """Return the bucket of each record: uint8 (records,)."""
+        """Return the index of each record's bucket: uint8 (records,)."""
         return dataset.derive(self.ratios.assign_facts, np.uint8)
 
     def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
@@ -127,7 +127,7 @@ class AspectRatios:
         return cls((widths[:-1] * widths[1:]) / (heights[:-1] * heights[1:]))
 
     def assign(self, sizes: npt.NDArray[np.integer[Any]]) -> U8:
-        """Return the bucket of each image, given widths and heights (n, 2): uint8 (n,)."""
+        """Return the index of each image's bucket, uint8 (n,), given widths and heights, (n, 2)."""
         found = np.empty(len(sizes), dtype=np.uint8)
         for start in range(0, len(sizes), _CHUNK):
             # A damaged index entry may have sides of 0.
@@ -136,7 +136,7 @@ class AspectRatios:
         return found
 
     def assign_facts(self, facts: Table) -> U8:
-        """Return the bucket of each record, uint8 (n,), from the fields width and height of ``facts``, (n,)."""
+        """Return the index of each record's bucket, uint8 (n,), from the fields width and height of ``facts``, (n,)."""
         return self.assign(np.stack([facts["width"], facts["height"]], axis=1))
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
@@ -188,5 +188,5 @@ class Sequences(Value):
         return (tuple(self.tokens // length for length in self.sizes),)
 
     def buckets_of(self, dataset: Dataset) -> U8:
-        """Return the bucket of each record, always 0: uint8 (records,)."""
+        """Return the index of each record's bucket, always 0, because there is only one: uint8 (records,)."""
         return np.zeros(len(dataset), dtype=np.uint8)

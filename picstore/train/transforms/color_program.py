@@ -92,7 +92,7 @@ class ColorProgram:
 
     @property
     def empty(self) -> bool:
-        """Whether the program leaves images of bytes unchanged."""
+        """Whether the program has no step but ``NORMALIZE``, and so leaves images of bytes unchanged."""
         return bool(self.opcode.shape[1] <= 1)
 
     def describe(self, row: int) -> list[str]:
@@ -150,7 +150,7 @@ def normalizes(transforms: Sequence[ColorTransform]) -> bool:
 
 
 def check_color(transforms: Sequence[ColorTransform]) -> None:
-    """Raise UsageError if a transform after ``Normalize`` needs grey levels, or a transform's arguments do not fit."""
+    """Raise UsageError if ``Normalize`` occurs twice or precedes a transform of grey levels; call each ``check``."""
     normalized = False
     for transform in transforms:
         if normalized and transform.normalizes:

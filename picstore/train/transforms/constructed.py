@@ -83,7 +83,7 @@ def _noting(init: Callable[..., None]) -> Callable[..., None]:
         self._given = tuple(map(_plain, args)), {name: _plain(value) for name, value in options.items()}
         try:
             init(self, *args, **options)
-        except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError.
+        except (TypeError, ValueError, RuntimeError) as error:  # torch's functions raise RuntimeError.
             if not isinstance(self, Value):
                 raise
             # Raise the TypeError itself if the arguments do not fit the signature, as for any Python function.
@@ -136,5 +136,5 @@ def show(value: Any) -> str:
         return repr(os.fspath(value))
     if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "memory_format", "device"):
         return repr(str(value).removeprefix("torch."))
-    described = getattr(value, "describe_opening", None)  # method of a Dataset
+    described = getattr(value, "describe_opening", None)  # method of a Dataset that returns the call that opens it
     return described() if callable(described) else repr(value)

@@ -169,7 +169,7 @@ class RandomIoUCrop(Value):
 
 
 def _largest_overlap(crops: F64, boxes: F64) -> F64:
-    """Return each crop's largest intersection over union with the boxes whose center it holds, (n, t); −1 without any.
+    """Return each crop's largest intersection over union with a box whose center it holds, (n, t); −1 if it holds none.
 
     Each of n images has t crops (n, t, 4): left, top, width, height; and m boxes (n, m, 4): left, top, right, bottom.
     """

@@ -235,7 +235,7 @@ def _target_dtype(transform: Any, name: str) -> tuple[str | None, bool]:
         return ("float32" if name == "ToTensor" else "uint8"), True
     dtype = transform.dtype
     if isinstance(dtype, dict):
-        # Keys are classes such as Image, class names, or "others".
+        # torchvision's ToDtype accepts a dict from classes such as Image, their names or "others" to dtypes.
         by_name = {getattr(key, "__name__", key): value for key, value in dtype.items()}
         dtype = by_name.get("Image", by_name.get("Tensor", by_name.get("others")))
     return None if dtype is None else str(dtype).removeprefix("torch."), getattr(transform, "scale", True)

@@ -283,7 +283,8 @@ class Geometry:
         frame = (linear[:, :, :, None] * maps[:, None]).sum(axis=2)
         frame[:, :, 2] += self.frame[:, :, 2]
         frame[:, :, :2] *= size[:, None, :]
-        # An upright image ends at its clip. A rotated image ends only at edges, so the clip must become edges.
+        # Upright resampling fills the output beyond the clip, but a warp repeats the clip's border, and fills only
+        # beyond edges; so the clip's sides become edges.
         edges = append_edges(self.edges, self._exceeds_clip, lambda: clip_edges(self.clip, self.scale))
         edges = np.concatenate([edges, canvas_edges(self.matrix, self.size)], axis=1)
         return replace(self, frame=frame, size=size, edges=edges)
