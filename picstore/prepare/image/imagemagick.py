@@ -123,7 +123,7 @@ def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
             with wand_image() as image:
                 _load("Ping", image, data, coder)
                 width, height = image.size
-            # Accept the size 0 × 0, which Ping returns for some HEIC files; the resource limits apply to these too.
+            # Accept the size 0 × 0, which Ping returns for some HEIC files; resource limits apply to these files too.
             check_size(max(1, width), max(1, height), max_pixels=max_pixels)
             with wand_image() as image:
                 if coder in _LAYERED:

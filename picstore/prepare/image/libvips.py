@@ -58,7 +58,7 @@ def find_vips() -> Any:
     except (ImportError, OSError):  # OSError is raised if the library is missing.
         return None
     pyvips.concurrency_set(1)  # One thread, because worker processes use all cores already.
-    pyvips.cache_set_max(0)  # No cache, because libvips would keep operations there whose images are freed.
+    pyvips.cache_set_max(0)  # No cache: it would keep operations on images that have been freed.
     return pyvips
 
 

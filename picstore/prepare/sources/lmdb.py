@@ -138,7 +138,7 @@ def _open_environment(path: str, version: str) -> Any:  # noqa: ARG001 - in the 
 
 
 def _state(file: Path, version: str) -> _Stated | None:
-    """Run :func:`read_stated` in another process; return None if damage killed it or the file is unreadable."""
+    """Run :func:`read_stated` in another process; return None if damage kills that process or prevents reading."""
     try:
         with closing(LocalEngine(1).run(read_stated, deque([_Chunk(str(file), version, 0)]))) as outcomes:
             outcome = next(outcomes)[1]
