@@ -203,7 +203,7 @@ class SegmentFiller:
         self._boxes[part, 1::2] -= top[:, None]
 
     def _decode(self, slot: int, reason: str) -> None:
-        """Decode an image that the GPU cannot on the CPU, and note the ``reason``; raise ImageError if damaged."""
+        """Decode on the CPU an image that the GPU does not, and note the ``reason``; raise ImageError if damaged."""
         factor = int(self._factors[slot])
         pixels, (left, top) = decode_slot(self._records, slot, self._reach[slot], factor=factor)
         self._segment_tables.pixels[slot] = np.ascontiguousarray(pixels.transpose(2, 0, 1))

@@ -21,7 +21,7 @@ from picstore.kernels.strided import put_bytes
 # Kernels cast their integers to these types, because numba's constants are int64, and an int64 plus a uint64 gives a
 # float64.
 _i64, _u64, _u32, _u8 = np.int64, np.uint64, np.uint32, np.uint8
-_UNIT = float(1 << 32)  # number of the units in which positions are int64 that make a pixel
+_UNIT = float(1 << 32)  # int64 positions are in units of 1 / _UNIT pixels
 _BITS, _ONE = POSITION_BITS, 1 << POSITION_BITS  # number of fractional bits of a weight, and the weight 1.0
 # Positions in a map are rounded to 2**_STEP_BITS = _STEPS steps per pixel.
 _STEP_BITS, _STEPS = 20, 1 << 20

@@ -167,7 +167,7 @@ def sine_cosine(degrees: F64) -> tuple[F64, F64]:
 def _expanded(linear: F64, shift: F64, size: I64) -> I64:
     """Return sizes, int64 (n, 2), of canvases that hold canvases of ``size`` after their rotation, as torchvision does.
 
-    Corners are cut off to 1e-4 pixels before they are rounded outwards, so that no rounding error adds a pixel.
+    Corners' coordinates are truncated to 1e-4 pixels and then rounded outwards, so that no rounding error adds a pixel.
     """
     half = size / 2
     offset = shift + _times(linear, half) - half  # vector from the canvas's center to the center's mapped position

@@ -175,7 +175,7 @@ class Geometry:
 
     @cached_property
     def shrink(self) -> F64:
-        """float64 (n,): source pixels per output pixel along that axis, x or y of source or output, where least."""
+        """float64 (n,): least number of source pixels per output pixel along any of both images' x and y axes."""
         along = vector_length(self.matrix[:, 0, :2], self.matrix[:, 1, :2])
         shrink: F64 = np.minimum(self.scale, along).min(axis=1)
         return shrink

@@ -42,8 +42,8 @@ NORMALIZE = 19  # operands: three means and three standard deviations, in units 
 
 OPERANDS = 12  # number of operands of each step
 
-# Indices among the operands of WARP and ELASTIC: of the interpolation, and of red, which green and blue follow, outside
-# of the image. NO_FILL in all three is black, like the fill None in torchvision.
+# Indices among the operands of WARP and ELASTIC. SAMPLING: interpolation. FILL: first of red, green and blue outside of
+# the image; NO_FILL in all three is black, like the fill None in torchvision.
 SAMPLING = 8
 FILL = 9
 
