@@ -31,7 +31,7 @@ _first_ratio = device_function(first_ratio)
 
 @device_function
 def half_weights(radius, sigma):
-    """Return a blur's weights, float32: the middle tap's, those of a side's taps, and zeros up to a multiple of GROUP."""
+    """Return a blur's float32 weights: the middle tap's, then one side's, and zeros up to a multiple of GROUP."""
     values = np.empty(radius + 1)
     ratio = _first_ratio(sigma)
     square = ratio * ratio
