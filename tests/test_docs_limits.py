@@ -28,7 +28,7 @@ LIMITS = {
     "cli.md": 2840,
     "comparison.md": 1320,
     "compatibility.md": 730,
-    "convert.md": 820,
+    "convert.md": 880,
     "decisions.md": 1410,
     "demo/index.md": 310,
     "design.md": 1470,
