@@ -23,7 +23,7 @@ GENERATED = {"reference/commands.md", "examples/index.md"}  # by scripts/docs_ho
 # reader can do without belong in docs/archive, which has no limit.
 NEW = 1000  # of a page that is not in LIMITS
 LIMITS = {
-    "audit.md": 640,
+    "audit.md": 630,
     "benchmarks.md": 1820,
     "cli.md": 2840,
     "comparison.md": 1320,
@@ -44,7 +44,7 @@ LIMITS = {
     "index.md": 330,
     "large-images.md": 680,
     "loops.md": 820,
-    "map.md": 720,
+    "map.md": 710,
     "maps.md": 870,
     "migrate.md": 850,
     "mixing.md": 670,
@@ -61,12 +61,12 @@ LIMITS = {
     "scale.md": 1090,
     "security.md": 1960,
     "shapes.md": 650,
-    "sources.md": 2865,
+    "sources.md": 2905,
     "targets.md": 820,
     "training.md": 1220,
     "transforms.md": 1420,
     "tutorial.md": 710,
-    "view.md": 1190,
+    "view.md": 1170,
 }
 TOTAL = 52_250
 
