@@ -86,18 +86,18 @@ def speed() -> str:
     nvjpeg = _row_of("nvJPEG called through torchvision in picstore's loader, lossless")[0]
     two, sixteen, h100 = "2 CPU cores", "16 cores beside an H100", "one H100, 16 cores"
     rates = [
-        ("original JPEGs", two, f"**{rows['picstore']}**", _peers(rows, "torchvision", "ffcv", "dali")),
+        ("original quality", two, f"**{rows['picstore']}**", _peers(rows, "torchvision", "ffcv", "dali")),
         ("re-encoded at quality 90", two, f"**{rows['picstore-q90']}**", f"FFCV {rows['ffcv-q90']}"),
-        ("original JPEGs", sixteen, f"**{cpu}**", f"{NAMES['torchvision']}, 16 workers, {torchvision}"),
+        ("original quality", sixteen, f"**{cpu}**", f"{NAMES['torchvision']}, 16 workers, {torchvision}"),
         (
-            "original JPEGs, GPU",
+            "original quality, GPU",
             h100,
             f"**{gpu}**",
             f"picstore with torchvision's nvJPEG as decoder, {nvjpeg}",
         ),
         ("re-encoded at quality 90, GPU", h100, f"**{small}**; in batches of 1,024, **{large}**", "not measured"),
     ]
-    head = ["| job | machine | picstore | other loaders |", "|---|---|---|---|"]
+    head = ["| images | machine | picstore | compared with |", "|---|---|---|---|"]
     return "\n".join([*head, *(f"| {' | '.join(cells)} |" for cells in rates)])
 
 
