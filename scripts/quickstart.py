@@ -83,7 +83,7 @@ def main() -> None:
     else:
         source = WORK / "photographs"
         make_folder(source)
-    train, shuffled = WORK / "train", WORK / "shuffled"
+    train, shuffled = WORK / "train", WORK / "train-shuffled"
     run("warm")
     run("convert", str(source), str(train))
     run("shuffle", str(train), str(shuffled))
