@@ -7,6 +7,7 @@ or writes a dataset's files uses locations.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import reprlib
@@ -15,15 +16,15 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from picstore.errors import UsageError
 from picstore.storage.location.abstract_location import Allocate, Location, Root, WritableLocation, fresh
 from picstore.storage.location.local import Folder
-from picstore.storage.location.object_store import Bucket
-from picstore.storage.location.obstore_file import RemoteFile
 from picstore.storage.location.redact import redact
-from picstore.storage.location.web_and_hub import HubFile, WebFile
+
+if TYPE_CHECKING:
+    from picstore.storage.location.obstore_file import RemoteFile
 
 # Names of ``abstract_location`` that other modules import from this module, which mypy allows for these names only.
 __all__ = ["Allocate", "Location", "Root", "WritableLocation", "fresh"]
@@ -41,10 +42,11 @@ Where: TypeAlias = "str | os.PathLike[str] | Location"
 T = TypeVar("T")
 R = TypeVar("R")
 
-_SCHEMES: dict[str, type[RemoteFile]] = {
-    **dict.fromkeys(("s3", "gs", "az"), Bucket),
-    **dict.fromkeys(("http", "https"), WebFile),
-    "hf": HubFile,
+# By the scheme of a URL, the module and the class of its locations; a loader of local files imports none of them.
+_SCHEMES = {
+    **dict.fromkeys(("s3", "gs", "az"), ("object_store", "Bucket")),
+    **dict.fromkeys(("http", "https"), ("web_and_hub", "WebFile")),
+    "hf": ("web_and_hub", "HubFile"),
 }
 _URL = re.compile(r"([a-z][a-z0-9+]*):/{1,2}(.*)", re.DOTALL)  # one slash or two: pathlib turns s3://x into s3:/x
 # Mean seconds per call above which ``map_concurrently`` assumes that calls wait for a disk or network.
@@ -75,7 +77,9 @@ def locate(where: Where) -> Location:
     if match[1] not in _SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
         raise UsageError(f"{redact(path)} is a URL of an unknown scheme; known are {known} and paths")
-    return _SCHEMES[match[1]].parse(match[1], match[2])
+    module, name = _SCHEMES[match[1]]
+    remote: type[RemoteFile] = getattr(importlib.import_module(f"picstore.storage.location.{module}"), name)
+    return remote.parse(match[1], match[2])
 
 
 def locate_writable(where: Where) -> WritableLocation:
