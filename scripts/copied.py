@@ -93,7 +93,7 @@ def speed() -> str:
             "original quality, GPU",
             h100,
             f"**{gpu}**",
-            f"picstore with torchvision's nvJPEG as decoder, {nvjpeg}",
+            f"picstore decoding by NVIDIA's nvJPEG, {nvjpeg}",
         ),
         ("re-encoded at quality 90, GPU", h100, f"**{small}**; in batches of 1,024, **{large}**", "not measured"),
     ]
