@@ -36,8 +36,8 @@ class BatchForm(ABC):
     decoded = False
     reduces = True
     mapped = False
-    # If a thread's share of a batch lies between these bounds, it is one task, so that all threads finish together. A
-    # task of 16 images takes 10 ms. A task of any size holds the GIL for 0.1 ms, so smaller tasks would cost more.
+    # A thread's share of a batch is one task if it has 16 to 64 images, so that all threads finish together. A task of
+    # 16 images takes 10 ms. A task of any size holds the GIL for 0.1 ms, so smaller tasks would cost more.
     task = 16, 64
 
     def load_filler(self, spec: PipelineSpec) -> Filler:
@@ -73,7 +73,7 @@ class BatchForm(ABC):
         return [range(k, min(k + size, count)) for k in range(0, count, size)]
 
     def _views(self, output: OutputSpec) -> int:
-        """Return for how many images one record counts in the size of a task: by default, for its number of views."""
+        """Return the number of images for which a record counts in a task's size: by default, its number of views."""
         return output.view_count
 
 

@@ -46,7 +46,7 @@ MAX_REQUESTS = 32
 
 @dataclass(frozen=True, slots=True)
 class _RequestedBatch:
-    """A batch whose containers are being read."""
+    """A batch whose containers are being read: its request, its uses of containers, and the reads' futures."""
 
     request: BatchRequest
     uses: dict[ContainerKey, ContainerUse]
@@ -76,7 +76,7 @@ class Pipeline:
         self._requests, self._spec, self._form = requests, spec, FORMS[spec.output.form]
         self._buffers = buffers or BufferPools()
         self._counter = counter or StatsCounter()
-        # Not a bound method of this object, which would be a reference cycle, and keep an unused pipeline in memory.
+        # ``read`` is not a bound method, because the reference cycle would keep an unused pipeline in memory.
         read = partial(read_containers, spec, self._buffers, self._counter)
         readers = max(source.dataset.containers.readers for source in spec.sources)
         self._prefetcher = Prefetcher(read, budget=spec.resources.budget, readers=readers)
@@ -85,7 +85,7 @@ class Pipeline:
         self._collating = threading.Lock()  # One thread at a time calls ``collate``: tokenizers are not thread-safe.
         self._filler_class: Future[Callable[..., BatchFiller]] = Future()
         self._queue: SimpleQueue[Future[HostBatch] | BaseException | None] = SimpleQueue()
-        self._free_slots = threading.Semaphore(AHEAD)  # Counts how many more batches may be queued.
+        self._free_slots = threading.Semaphore(AHEAD)  # Number of batches that the planner may still queue.
         self._stop = self._started = self.drained = False
         self._pid = os.getpid()
         self._planner = threading.Thread(target=self._plan, name=f"{PREFIX}plan", daemon=True)
@@ -104,9 +104,9 @@ class Pipeline:
         try:
             loaded = self._form.load_filler(self._spec)
         except BaseException:
-            self._filler_class.cancel()  # Wake the planner's thread, which waits for this future.
+            self._filler_class.cancel()  # Wake the planner's thread, which waits for the kernels.
             raise
-        with contextlib.suppress(InvalidStateError):  # ``close`` has cancelled the future meanwhile.
+        with contextlib.suppress(InvalidStateError):  # ``close`` may have cancelled this future.
             self._filler_class.set_result(loaded)
 
     def receive(self) -> HostBatch | None:
@@ -140,13 +140,13 @@ class Pipeline:
         self._prefetcher.close()
         self._free_slots.release()
         if not is_own_thread():
-            with contextlib.suppress(RuntimeError):  # The thread was not started, or its start was interrupted.
+            with contextlib.suppress(RuntimeError):  # A thread that has not started cannot be joined.
                 self._planner.join()
         self._decoders.close()
-        with contextlib.suppress(Empty):  # Tracebacks of queued errors would keep this object alive.
+        with contextlib.suppress(Empty):  # Empty the queue: errors' tracebacks would keep this object alive.
             while True:
                 self._queue.get_nowait()
-        self._queue.put(None)  # wakes a consumer that waits in another thread
+        self._queue.put(None)  # wakes a consumer whose thread waits in ``receive``
 
     @property
     def _closed(self) -> bool:
@@ -186,7 +186,7 @@ class Pipeline:
             filling = self._start_filling(ahead.popleft())
             yield filling
             if first:
-                # Wait here, because reads for later batches would delay the first batch.
+                # Wait until the first batch is filled, because reads for later batches would delay the filling.
                 wait([filling])
                 first = False
 
@@ -198,7 +198,7 @@ class Pipeline:
     def _all_read(self, futures: Mapping[ContainerKey, Future[ReadResult]]) -> bool:
         """Wait until the kernels are loaded; return whether all containers in ``futures`` are read by then.
 
-        Meanwhile the planner starts no other reads, because these would delay the loading.
+        Meanwhile the planner starts no reads for later batches, because these would delay the loading.
         """
         self._filler_class.result()
         return all(future.done() for future in futures.values())
@@ -226,7 +226,7 @@ class Pipeline:
     def _collect(self, requested: _RequestedBatch) -> ReadContainers:
         """Wait until a batch's records are read.
 
-        Return, by key, each container, either whole or with only the records that were read of it.
+        Return containers by (source, epoch, index of the container), each whole or with only some of its records.
         """
         found: dict[EpochContainer, ReadResult] = {}
         for wanted in requested.request:
@@ -235,14 +235,14 @@ class Pipeline:
                 for number, count in waited.items():
                     key = wanted.source, wanted.epoch, number
                     found[key] = self._aside.take(key, count)
-        # Of several results for one container, keep the one with most records: records read alone replace the records
-        # set aside, and the whole container replaces both.
+        # If a container was found more than once, keep the result with most records: records read alone replace
+        # records that an earlier batch set aside, and the whole container replaces both.
         for read in sorted(requested.futures, key=lambda read: not read.records):
             found[read.source, read.epoch, read.number] = requested.futures[read].result()
         return found
 
     def _set_aside(self, request: BatchRequest, containers: ReadContainers) -> None:
-        """Copy the records that later batches need, from containers in which lanes take no sample after this batch."""
+        """Copy what later batches need of the containers that lanes (parts of the epoch) leave after this batch."""
         for wanted in request:
             for run in wanted.leaving:
                 if len(run.records):
@@ -263,7 +263,8 @@ class Pipeline:
     ) -> HostBatch | None:
         """Release a batch's containers after its last task, and complete the batch.
 
-        ``problems`` is None if a task failed or was cancelled; the batch is then left incomplete.
+        ``problems`` has the damage by slot (place in the batch). If a task failed or was cancelled, ``problems`` is
+        None, and so is the result.
         """
         records.release()
         self._prefetcher.release(uses)
@@ -328,7 +329,7 @@ class SetAside:
         self._waiting[key] = _Waiting(records, samples, container)
 
     def take(self, key: EpochContainer, samples: int) -> ReadResult:
-        """Return a container's records that were set aside; forget them if ``samples`` samples are the last to come."""
+        """Return the records set aside of a container for a batch's ``samples`` samples; forget them after the last."""
         waiting = self._waiting.pop(key)
         if waiting.samples > samples:
             self._waiting[key] = _Waiting(waiting.records, waiting.samples - samples, waiting.held)

@@ -60,7 +60,7 @@ class MadeBatch:
         return self
 
 
-# Function that finishes a batch; called once, with the stream on which the batch was started as current stream.
+# Function that completes a batch begun by ``BatchMaker.start``; called once, with the batch's stream as current stream.
 Finish: TypeAlias = Callable[[], MadeBatch]
 
 
@@ -100,14 +100,14 @@ class OneByOne(ABC):
 
     @abstractmethod
     def __call__(self, host: HostBatch) -> MadeBatch:
-        """Queue the work for a batch, and return the batch."""
+        """Queue the work for a batch, and return the batch on its device."""
 
 
 def _record_event(device: torch.device) -> torch.cuda.Event | None:
     return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
 
-# Limits for batches decoded in one call: number of batches, and of output values. 4 × 256 images of 224 × 224 fit.
+# Maximum number of batches in one decoding call, and of values in their output images: 4 × 256 × 3 × 224 × 224 fit.
 TOGETHER = 4
 _MOST_VALUES = 160 << 20
 
@@ -176,7 +176,7 @@ class DecodeTiles:
         return TOGETHER
 
     def takes(self, hosts: Sequence[HostBatch]) -> bool:
-        """Return whether there are at most TOGETHER batches, MOST_BLOCKS coefficient blocks and _MOST_VALUES values."""
+        """Return whether batches, coefficient blocks, output values are at most TOGETHER, MOST_BLOCKS, _MOST_VALUES."""
         from picstore.train.cuda.decode_tiles import MOST_BLOCKS
 
         if len(hosts) > TOGETHER:
@@ -233,10 +233,11 @@ class _BegunTiles:
     A slot is an image's place in the batch. A slot whose image cannot be read shows the image of another slot.
 
     Attributes:
-        tables: the batch's segment tables; those of images that no slot shows are marked as not to be decoded.
+        tables: the batch's tables of restart segments; ``tables.count`` is 0 for an image that no slot shows.
         tensors: images that the CPU has decoded, on the device, by slot.
         decoded: images that the GPU decodes; None before the decoding is queued.
-        status: status of the decoding, and each slot's index in the status; None if the GPU decodes no image.
+        status: status of every image decoded in the same call, and each slot's index among them; None if the GPU
+            decodes no image of the batch.
         copied: whether the batch was copied to page-locked memory, because its own could not be page-locked.
     """
 
@@ -273,7 +274,7 @@ class _BegunTiles:
         return DecodedImages.join(parts), number_of
 
     def wait(self) -> I64:
-        """Wait until the GPU has read the batch's memory; return each slot's status, int64 (n,), 0 if sound."""
+        """Wait until the GPU has read the batch; return the status of the slots' images, int64 (n,): 0 if sound."""
         if self.status is None:
             return np.zeros(len(self._encoded.shown), np.int64)
         status, slots = self.status

@@ -73,10 +73,10 @@ class Message:
     """A batch without its arrays, which lie in a block of shared memory.
 
     Attributes:
-        number, block: numbers of the batch and of the block, counted from the child's start.
+        number, block: serial numbers of the batch and of the block, counted from the child's start.
         new_size: size of the block in bytes if its descriptor follows, because the parent must map the block; else
             None.
-        gone: numbers of blocks that the child has freed since the previous message.
+        gone: serial numbers of blocks that the child has freed since the previous message.
         arrays: result of ``HostBatch.take_apart``, with each array replaced by a ``SharedArray``.
         stats: the child's statistics since its start.
     """
@@ -95,9 +95,9 @@ class SequenceShare:
     """The part of a sequence of batches that one loader process makes.
 
     Attributes:
-        spans: all spans of the sequence, dealt to the processes in turn.
-        number: number of the process, from 0.
-        ahead: maximum number of batches that are sent and not yet taken.
+        spans: all spans (ranges of batches) of the sequence, dealt to the processes in turn.
+        number: index of the process.
+        ahead: maximum number of batches that the process has sent and the consumer has not taken.
         room: maximum total bytes of these batches, except that AHEAD batches are sent whatever their size.
     """
 
@@ -156,7 +156,7 @@ class LoaderProcess:
         return self._finalizer.alive and self._process.poll() is None and self._pid == os.getpid()
 
     def start_sequence(self, share: SequenceShare) -> int:
-        """Make the child begin a sequence of batches, and return the number of the sequence."""
+        """Make the child begin a sequence of batches; return its serial number, the argument of ``end_sequence``."""
         self.running, self._between_messages = True, False
         self._sequences += 1
         self._send(("begin", share))

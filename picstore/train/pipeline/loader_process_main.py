@@ -58,7 +58,7 @@ class _SharedBlock:
     descriptor: int | None
 
     def close(self) -> None:
-        """Close the descriptor."""
+        """Close the block's file descriptor if it is still open."""
         if self.descriptor is not None:
             os.close(self.descriptor)
         self.descriptor = None
@@ -69,7 +69,7 @@ class _SharedBlocks:
 
     def __init__(self) -> None:
         self._blocks: dict[int, _SharedBlock] = {}  # Key: address of the block.
-        self._gone: list[int] = []  # numbers of freed blocks of which the parent has not been told
+        self._gone: list[int] = []  # serial numbers of freed blocks that no message has named
         self._next = 0
 
     def allocate(self, size: int) -> U8:
@@ -91,11 +91,11 @@ class _SharedBlocks:
         self._gone.append(block.number)
 
     def take_gone(self) -> list[int]:
-        """Return the numbers of the blocks that were freed since the previous call."""
+        """Return the serial numbers of the blocks that were freed since the previous call."""
         return [self._gone.pop() for _ in range(len(self._gone))]
 
     def find(self, address: int) -> _SharedBlock:
-        """Return the block that holds an address."""
+        """Return the block of shared memory in which an address lies."""
         for block in self._blocks.copy().values():  # a copy, because other threads change the dict
             if block.start <= address < block.start + block.size:
                 return block
@@ -173,7 +173,7 @@ class ProcessServer:
         under_way: deque[int] = deque()  # bytes of each batch that is sent and not yet taken
         try:
             pipeline.start()
-            if not gc.isenabled():  # Garbage collection begins with the process's first sequence.
+            if not gc.isenabled():  # Garbage collection is off until the first sequence.
                 gc.freeze()
                 gc.enable()
             while (batch := pipeline.receive()) is not None:

@@ -118,9 +118,9 @@ class _FutureCall(Generic[R]):
 
 def _run_calls(calls: SimpleQueue[Call | None], yields: bool) -> None:
     """Run calls until the pool ends; the main function of a pool's thread."""
-    if yields and sys.platform == "linux":  # Elsewhere only whole processes have a nice value.
+    if yields and sys.platform == "linux":  # Other systems have priorities only of whole processes.
         thread = threading.get_native_id()
-        with contextlib.suppress(OSError):  # A sandbox may forbid the change.
+        with contextlib.suppress(OSError):  # A sandbox may forbid a change of priority.
             os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + 1)
     while (call := calls.get()) is not None:
         call.run()
@@ -153,7 +153,7 @@ class FillingBatch:
         self._left = count
         self._fill, self._complete = fill, complete
         self._problems: dict[int, Damage] = {}
-        self._errors: dict[int, BaseException] = {}  # Key: first slot of the task.
+        self._errors: dict[int, BaseException] = {}  # errors of failed tasks, by a task's first slot
         self._cancelled = False
         self._lock = threading.Lock()
 
@@ -189,7 +189,7 @@ class FillingBatch:
             if errors and not self._cancelled:
                 finished.set_exception(errors[min(errors)])
             elif batch is None:
-                # No error is set, because its traceback would keep the pipeline alive until a garbage collection.
+                # An error's traceback would keep the pipeline alive until a garbage collection, so cancel instead.
                 finished.cancel()
             else:
                 finished.set_result(batch)
@@ -227,7 +227,7 @@ class Closables:
         self._references: set[weakref.ref[Closable]] = set()
 
     def add(self, closable: Closable) -> None:
-        """Add an object."""
+        """Add an object without keeping it alive."""
         self._references.add(weakref.ref(closable, self._references.discard))
 
     def __iter__(self) -> Iterator[Closable]:

@@ -90,7 +90,7 @@ class Prefetcher:
         self._read, self._budget, self._readers = read, budget, readers
         self._threads: list[threading.Thread] = []  # all reader threads, including some that have ended
         self._ending: list[threading.Thread] = []  # reader threads that found nothing more to read and are about to end
-        self._waiting: deque[tuple[ContainerKey, Future[ReadResult]]] = deque()  # Containers to read.
+        self._waiting: deque[tuple[ContainerKey, Future[ReadResult]]] = deque()  # to read, with futures
         self._reading = 0  # Number of reader threads that read or wait for containers to read.
         self._idle = 0  # Number of reader threads that wait for containers to read.
         self._handing_over = 0  # Number of reader threads that are handing results to futures.
@@ -102,9 +102,9 @@ class Prefetcher:
         self._earliest: dict[int, int] = {}  # For each source, the earliest epoch that is still read.
         self._unreleased = 0  # Number of batches that have requested and not released containers.
         self._closed = self._warned = self._failed = False
-        self._lock = threading.RLock()  # Reentrant: a garbage collection may call ``close`` in this thread.
+        self._lock = threading.RLock()  # Reentrant: a garbage collection may call ``close`` in a thread that holds it.
         self._changed = threading.Condition(self._lock)
-        self._work = threading.Condition(self._lock)  # Reader threads wait on it for containers to read.
+        self._work = threading.Condition(self._lock)  # Reader threads without work wait for it.
 
     def request(
         self, uses: dict[ContainerKey, ContainerUse], *, wait: bool
@@ -171,7 +171,8 @@ class Prefetcher:
         if held is None:
             held = _HeldContainer(Future(), use.size, self._estimate(key, use))
             if self._failed:
-                held.future.cancel()  # Read nothing after a failed read: an earlier batch's future raises the error.
+                # After a failed read nothing more is read: the consumer gets the error in place of an earlier batch.
+                held.future.cancel()
             else:
                 self._waiting.append((key, held.future))
             self._bytes += held.memory
@@ -271,7 +272,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _end_epochs(self, uses: dict[ContainerKey, ContainerUse]) -> None:
-        """Release the lanes' containers of epochs before those in ``uses``; ``drop_last`` may leave records unread."""
+        """Release lanes' containers of epochs before those in ``uses``: with ``drop_last``, lanes may not end them."""
         earliest: dict[int, int] = {}
         for source, epoch, *_ in uses:
             earliest[source] = min(epoch, earliest.get(source, epoch))
@@ -321,7 +322,7 @@ def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> 
 
 
 def _container_lanes(samples: Samples) -> list[tuple[int, int]]:
-    """Return the distinct pairs (container, lane that reads it from the container), in the order of the samples."""
+    """Return the distinct pairs (container, lane) of the samples that are IN_CONTAINER, in the samples' order."""
     inside = slice(None) if samples.held is None else samples.held == IN_CONTAINER
     container, lane = samples.container[inside], samples.lane[inside]
     _, firsts = np.unique(container * MAX_LANES + lane, return_index=True)

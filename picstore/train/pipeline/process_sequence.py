@@ -26,7 +26,8 @@ from picstore.train.batching.spec import PipelineSpec
 from picstore.train.order.spans import MAX_READ, DealtSpans, Span, steps_of_span
 from picstore.train.pipeline.loader_process import AHEAD, LoaderProcess, SequenceShare
 
-# Maximum number of batches sent by all processes and not yet taken: each is a mapping, and Linux allows 65,530.
+# Maximum number of batches that all processes have sent and the consumer has not taken. Each is a memory mapping, of
+# which Linux allows 65,530.
 _MOST_AHEAD = 1 << 15
 
 _Answer: TypeAlias = HostBatch | Exception | None  # a process's batch, the error that ended it, or None at the end
@@ -77,10 +78,10 @@ class ProcessSequence:
         return answer
 
     def close(self) -> None:
-        """End the sequence."""
+        """End the sequence in all processes, and end the processes too if they are ``owned``."""
         for received in self._received:
             received.clear()
-        # Not ``strict``, because some processes may have begun no sequence.
+        # Not ``strict``: if ``_begin`` failed, some processes have not begun the sequence and have no number.
         for process, number in zip(self._processes, self._numbers, strict=False):
             process.end_sequence(number)
         if self._owned:
@@ -118,7 +119,7 @@ class ProcessSequence:
         return bool(ready)
 
     def _advance(self) -> None:
-        """Advance to the process that makes the next batch."""
+        """Note that a batch was taken; after the last batch of a span, advance to the next process."""
         if self._left is not None:
             self._left -= 1
         if self._left == 0:

@@ -45,7 +45,7 @@ class RemoteSequence:
     def __init__(self, workers: RemoteWorkers, span: Span, *, owned: bool = False) -> None:
         self._workers, self._cutter, self._owned = workers, SpanCutter(span), owned
         self._tasks: deque[Task] = deque()
-        self._order: Any = None  # Ray's reference to the order; None before the first ``receive``.
+        self._order: Any = None  # Ray's reference to the batches' order; None before the first ``receive``.
         self._keys = self._steps = 0
         self._size = 0.0  # mean size of a batch in bytes; a guess before the first batch
         self._made = 0
@@ -121,7 +121,7 @@ class RemoteSequence:
             task.abandon()
 
     def _take(self, task: Task) -> HostBatch | None:
-        """Return a task's next batch, or raise its error; return None if its memory was lost with a node."""
+        """Return a task's next batch, or raise its error; return None if the batch's memory was lost with a node."""
         message, reference = task.made[0]
         if isinstance(message, Exception):
             raise message
@@ -181,7 +181,7 @@ class RemoteSequence:
         worker.actor.begin.remote(task.key, kept, self._order, span.epoch, span.first, span.count)
 
     def _ask(self) -> None:
-        """Keep WINDOW calls of each worker under way, within the budget of bytes, which the first task may exceed."""
+        """Keep WINDOW calls for batches under way at each worker, within a budget that the first task may exceed."""
         held = sum(len(task.made) + len(task.calls) for task in self._tasks)
         most = self._workers.budget / self._size
         for task in self._tasks:

@@ -34,7 +34,7 @@ class RemoteMessage:
     Attributes:
         arrays: result of ``HostBatch.take_apart``, with each array replaced by a ``SharedArray``.
         size: bytes of the block that holds the arrays.
-        stats: sums over all work of the worker.
+        stats: the worker's statistics since its start.
     """
 
     arrays: Any
@@ -54,7 +54,7 @@ class RemoteWorker:
     def __init__(self) -> None:
         self._counter = StatsCounter()
         self._buffers = BufferPools()
-        self._pipelines: dict[int, Pipeline | Exception] = {}  # Key: key of the span; an error if the span failed.
+        self._pipelines: dict[int, Pipeline | Exception] = {}  # by key of the span; an error if it failed
         self._sending: HostBatch | None = None  # The latest batch, kept alive because Ray is copying its memory.
 
     def open(self, wanted: Mapping[str, str], pickled: bytes) -> Exception | None:
@@ -62,7 +62,7 @@ class RemoteWorker:
 
         Args:
             wanted: the trainer's version of each package.
-            pickled: a PipelineSpec.
+            pickled: the specification, a pickled PipelineSpec.
         """
         mine = versions()
         differing = [

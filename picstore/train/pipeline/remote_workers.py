@@ -77,14 +77,14 @@ class WorkerHandle:
 
     @property
     def awaited(self) -> Any:
-        """Ray's reference to the worker's oldest call under way, or None."""
+        """Ray's reference to the worker's oldest call under way; None if no call is under way."""
         if self.opening is not None:
             return self.opening
         return next((task.calls[0][0] for task in self.tasks if task.calls), None)
 
     @property
     def room(self) -> bool:
-        """Whether the worker can take another task."""
+        """Whether the worker can take another task: it is ready, and has no task or only the end of one task left."""
         return self.opening is None and (not self.tasks or (len(self.tasks) == 1 and self.tasks[0].left <= WINDOW))
 
 

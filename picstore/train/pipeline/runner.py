@@ -157,7 +157,7 @@ class PipelineRunner:
             self._workers.count = count
 
     def batches(self, span: Span) -> Delivery:
-        """Return a span's batches, without callables applied: those kept for the span's start, or else new batches."""
+        """Return a span's batches before callables: those that :meth:`keep` kept for its start, or new batches."""
         position = span.epoch, span.first
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -236,7 +236,7 @@ class PipelineRunner:
 
     def _in_threads(self, span: Span) -> HostSource:
         spec, workers = self._spec, Worker.current().count
-        if self._count > 1 and not self._own.whole_budget:  # A DataLoader's worker gets one process's budget.
+        if self._count > 1 and not self._own.whole_budget:  # A DataLoader's worker has one process's share.
             budget = spec.resources.budget // self._count
             spec = replace(spec, resources=replace(spec.resources, budget=budget))
         if self._threads is None and workers:

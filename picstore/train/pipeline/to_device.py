@@ -36,7 +36,7 @@ from picstore.train.pipeline.own_threads import ThreadPool, close_at_exit
 logger = logging.getLogger("picstore")
 
 STREAMS = 2  # Number of CUDA streams: 2, because the kernels of one batch do not fill a GPU.
-_STARTED = 2  # If fewer batches than this are started and not taken, the next starts without waiting for others.
+_STARTED = 2  # If fewer batches than this are started and not taken, the next does not wait for more to start with.
 
 
 def most_ahead(make: BatchMaker) -> int:
@@ -143,7 +143,7 @@ class AheadStage:
             self._closed = True
             self._received.clear()
             self._changed.notify_all()
-        self._finished.put(None)  # wakes a consumer that waits in another thread
+        self._finished.put(None)  # wakes a consumer whose thread waits in ``receive``
         self._pool.close()
         self._source.close()
 
@@ -242,7 +242,7 @@ class AheadStage:
         """Finish all batches that were started, even after ``close``, because the GPU may read their memory."""
         while self._finish_one():
             pass
-        self._finished.put(None)  # for a consumer that asks again after an error
+        self._finished.put(None)  # for a consumer that calls ``receive`` again after an error
 
     def _finish_one(self) -> bool:
         if (started := self._started.get()) is None:
