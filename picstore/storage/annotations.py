@@ -18,13 +18,12 @@ from picstore.arrays import F64, I64
 from picstore.errors import ImageError, UsageError
 
 FIELDS = ("boxes", "box_labels", "polygons", "keypoints")
-# Largest distance of a coordinate from zero, in pixels: far beyond any image, and float32 can hold all integers up to
-# it.
+# Largest absolute value of a coordinate in pixels: beyond any image, and float32 holds all integers up to this value.
 MAX_COORDINATE = 1 << 24
 # Largest number of objects per image, and of outlines of all objects of an image. Without a limit, an extra of 16 MiB,
 # compressed to 1 KB, could hold a million objects, each read in 10 to 100 µs. Photographs of crowds have 25,000 people.
 MAX_OBJECTS = 1 << 15
-# Limit of an image's keypoints: its number of objects times the number of keypoints of the object with the most.
+# Largest product of the number of an image's objects and the number of keypoints of the object that has the most.
 MAX_KEYPOINTS = 1 << 20
 OWN = "own"  # value of a source's ``targets`` if its extras already have picstore's form and need no conversion
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
@@ -64,7 +63,8 @@ def parse_extra(extra: bytes) -> Any:
 def read_objects(extra: Any, fields: Collection[str] = FIELDS) -> Objects:
     """Return the objects that an extra describes; no objects if the extra is not a JSON object or has no target fields.
 
-    Of target fields that are not in ``fields``, only the length is checked. Raise ImageError if a field is malformed.
+    A target field that is not in ``fields`` is left out, but must be a list of the same length as the other fields.
+    Raise ImageError if a field is malformed.
     """
     if not isinstance(extra, dict):
         return Objects()
@@ -185,15 +185,16 @@ def check_targets(text: str) -> str:
 
 
 def target_fields(forms: str) -> dict[str, str]:
-    """Map each field in ``forms``, a result of :func:`check_targets`, to its form, such as "xywh"; "" means pixels."""
+    """Map each target field in ``forms``, such as "boxes:xywh,polygons", to its form, here "xywh" and "" (pixels)."""
     found = dict(form.partition(":")[::2] for form in forms.split(","))
     return {**found, "box_labels": ""} if "boxes" in found else found
 
 
 def in_own_form(extra: dict[str, Any], forms: str, size: tuple[int, int]) -> dict[str, Any]:
-    """Convert an extra's targets to picstore's form, in pixels; leave malformed values to :func:`read_objects`.
+    """Convert the targets in an extra to pixels, and boxes to left, top, right, bottom.
 
-    ``forms`` come from :func:`check_targets`; ``size`` is width and height of the upright image.
+    ``forms``, a result of :func:`check_targets`, are the forms that the targets have so far; ``size`` is width and
+    height of the upright image. Malformed values are kept, because :func:`read_objects` reports them.
     """
     own = dict(extra)
     for field, form in target_fields(forms).items():

@@ -28,15 +28,15 @@ from picstore.storage.sizes import parse_size
 
 DEFAULT_LIMIT = "50GiB"
 
-# Name of the file in which a dataset's ``record_table.FACTS`` are cached, and bytes of the CRC-32C at the file's end.
+# Name of the file that caches ``record_table.FACTS`` of a dataset's records, and bytes of the CRC-32C at its end.
 _FACTS, _CRC = "facts", 4
-# How often a process lists the cache's folder, to learn what other processes wrote, while it writes as many bytes as
-# the cache's limit.
+# Number of times that a process lists the cache's folder while it writes as many bytes as the cache's limit; only such
+# a listing shows what other processes have written.
 _LISTINGS_PER_LIMIT = 32
 # Seconds after its last use for which a dataset counts as being read. The entries of such a dataset are not evicted to
 # make room for new entries, only if the folder already exceeds its limit.
 _ACTIVE_SECONDS = 600
-# Seconds for which a full cache stores nothing, because each search for room lists the whole folder.
+# Seconds for which this process stores nothing after it found the cache full, because a new check lists all files.
 _FULL_SECONDS = 60
 # Age in seconds above which a temporary file is taken as left by a killed process, and removed.
 _ABANDONED_SECONDS = 3600
@@ -89,7 +89,7 @@ class Cache:
         self.limit = parse_size(limit)
         digest = hashlib.sha256(str(root.absolute()).encode("utf-8", "surrogatepass")).hexdigest()
         self._own = self.folder / f"{dataset}-{digest[:16]}"
-        # The room of each process, by process id: a forked process has a copy of its parent's room, but its own budget.
+        # By process id, because a forked process inherits this dictionary, but must count its own bytes in its _Room.
         self._rooms: dict[int, _Room] = {}
         self._full_until = 0.0
         self._warned = False
@@ -116,7 +116,7 @@ class Cache:
         return buffer
 
     def read_facts(self, size: int) -> memoryview | None:
-        """Map the cached facts of all records, ``size`` bytes, into memory; return None if the file is not sound."""
+        """Map the cached ``record_table.FACTS``, ``size`` bytes, into memory; return None if missing or damaged."""
         try:
             with (self._own / _FACTS).open("rb") as file:
                 mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -126,7 +126,7 @@ class Cache:
         return mapped[:size] if sound else None
 
     def store_facts(self, facts: bytes) -> None:
-        """Write the facts of all records to the cache, as :meth:`store` does."""
+        """Write ``record_table.FACTS`` of all records, as bytes, to the cache; handle errors as :meth:`store` does."""
         self._store(self._own / _FACTS, memoryview(facts + crc32c(facts).to_bytes(_CRC, "little")))
 
     def store(self, ref: ContainerRef, buffer: memoryview) -> None:
@@ -168,7 +168,7 @@ class Cache:
         try:
             with os.fdopen(descriptor, "wb") as out:
                 out.write(buffer)
-            # A process with a wrong clock may have removed the temporary file as abandoned.
+            # Another process, with a wrong clock, may have taken the temporary file for abandoned and removed it.
             with contextlib.suppress(FileNotFoundError):
                 Path(partial).replace(path)
         except BaseException:
@@ -189,7 +189,7 @@ class Cache:
         held = writing + sum(entry.size for entry in entries)
         for entry in entries:
             if held > self.limit or (entry.dataset not in active and held + wanted > self.limit):
-                with contextlib.suppress(OSError):  # Another process has removed the entry.
+                with contextlib.suppress(OSError):  # Another process may have removed the entry already.
                     entry.path.unlink()
                 held -= entry.size
         return min(wanted, self.limit - held)

@@ -148,7 +148,7 @@ class Condition:
         return nodes[0]["select_list"][0]
 
     def _check(self, node: dict[str, Any]) -> None:
-        """Raise UsageError if a node of the syntax tree is not allowed; add a column that it names to ``columns``."""
+        """Raise UsageError if a syntax tree's node is not allowed; add a column that the node names to ``columns``."""
         kind = node["class"]
         if kind not in _KINDS:
             self._refuse(f"a {kind.lower()} is not an expression over a record's columns")
@@ -187,7 +187,7 @@ class Condition:
 
 
 def _type_names(node: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of types in a node of a cast; DuckDB 1 has them in ``cast_type``, DuckDB 2 in a child node."""
+    """Yield type names in a node of a syntax tree: DuckDB 1 has them in ``cast_type`` of a cast, DuckDB 2 in a TYPE."""
     if "type_name" in node:
         yield node["type_name"]
     yield from (each["id"] for each in _objects(node.get("cast_type")) if "id" in each)

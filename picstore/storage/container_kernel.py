@@ -41,11 +41,11 @@ _ENTRY, _ATTACHMENT, _ROW = layout.ENTRY.itemsize, layout.ATTACHMENT.itemsize, l
 _MAX_CONTAINER, _MAX_RECORDS = layout.MAX_CONTAINER, layout.MAX_RECORDS
 _MAX_ATTACHMENTS, _MAX_EXTRAS = layout.MAX_ATTACHMENTS, layout.MAX_EXTRAS
 _SAMPLINGS, _ALIGNMENT = len(layout.SAMPLINGS), layout.ALIGNMENT
-# Offsets in a container's header: _SUMS, of the checksums of index and attachment table, segment table, and payload;
-# _EXTRAS_CRC, of the checksum of the extras.
+# Offsets of checksums in a container's header. _SUMS: the checksum of index and attachment table together, that of the
+# segment table, and that of the payload. _EXTRAS_CRC: the checksum of the extras.
 _SUMS, _EXTRAS_CRC = (32, 36, 44), 40
-# Results of the kernel for a sound container without extras, and with extras. In the second case, the caller must still
-# check the size that the extras' frame states.
+# Results of the kernel for a sound container: _SOUND without extras, _EXTRAS with extras. After _EXTRAS, the caller
+# must still check the decompressed size that the zstd frame of the extras states.
 _SOUND, _EXTRAS = 1, 2
 
 
@@ -72,7 +72,7 @@ def read_and_check(paths, starts, places, rows, fields, crc):
 
 @device_function
 def _read(path, at, row):
-    """Read the container of an index row to memory at address ``at``; return the number of bytes that were read."""
+    """Read the container that the index row at address ``row`` describes to address ``at``; return its bytes read."""
     size, offset = _u32(row + 16), np.int64(load_native_u64(np.uint64(row + 8)))
     file = open_file(np.uintp(path), _FLAGS)
     if file < 0:
@@ -183,13 +183,13 @@ class SoundReader:
         self._sizes: dict[str, int] = {}  # size of each file in bytes, by path
 
     def read(self, numbers: Sequence[int], allocate: Allocate) -> list[Container | None]:
-        """Read and check the containers ``numbers``; return for each the container, or None if damaged or missing."""
+        """Read and check containers, given their indices in stored order; return None for a damaged or missing one."""
         rows, ordinals = self._rows[list(numbers)].tolist(), self._ordinals[list(numbers)].tolist()
         paths, starts, places, refs, buffers = bytearray(), [], [], [], []
         for number, (stream, file, offset, size, *_), ordinal in zip(numbers, rows, ordinals, strict=True):
             name = file_name(stream, file)
             path = f"{self._root}/{name}"
-            # Allocate memory only for bytes that the file has.
+            # Allocate no memory if the file ends before the container does, whatever size the index states.
             memory = allocate(size) if offset + size <= self._size(path) else None
             buffers.append(memory)
             refs.append(ContainerRef(name, offset, stream, file, ordinal))

@@ -118,7 +118,7 @@ class Dataset(Sequence[Record]):
         self._selected: U8 | None = None  # ``SelectedRecords.bits`` if this dataset is a selection, else None
 
     def _set_manifest(self, manifest: Manifest, unsaved: FileBytes) -> None:
-        """Set another manifest of the same containers; ``unsaved`` holds .npy files of its unsaved edits, by name."""
+        """Set a manifest of the same containers; ``unsaved`` holds .npy files of unsaved edits, their bytes by name."""
         self.manifest = manifest
         self._edits = EditFiles(self.path, manifest.edits or Edits(), unsaved, kept=self._columns)
         deleted = self._edits.deleted()
@@ -312,7 +312,7 @@ class Dataset(Sequence[Record]):
         return entries
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """Return the labels of the records ``ids``: values of the column ``label``, else their stored ``labels``."""
+        """Return the label of each record in ``ids``: its value in the column ``label``, else that in ``labels``."""
         return self._edits.labels(ids, labels)
 
     def column(self, name: str) -> Column:
@@ -473,7 +473,7 @@ class Dataset(Sequence[Record]):
         return self._ids_end
 
     def column_files(self) -> tuple[Edits, FileBytes]:
-        """Return the edits by which a copy of this dataset or selection gets its columns, and their files by name."""
+        """Return what gives a copy of this dataset or selection its columns: edits, and .npy files' bytes by name."""
         return self._edits.all_columns() if self._selected is None else self._edits.columns_of(self.ids)
 
     def save(self) -> Dataset:
@@ -523,9 +523,9 @@ class Dataset(Sequence[Record]):
         return counts
 
     def _edited(self, files: Mapping[str, bytes], **fields: Any) -> Dataset:
-        """Return a copy of the dataset with some manifest fields replaced.
+        """Return a copy of the dataset whose manifest has the given ``fields``; ``files`` are new .npy files of edits.
 
-        The copy shares all data that was read so far.
+        The copy shares all data that this dataset has read so far.
         """
         edited = Dataset.__new__(Dataset)
         edited.__dict__.update(self.__dict__)
@@ -550,7 +550,7 @@ class Dataset(Sequence[Record]):
         return derived if len(derived) == len(self) else derived[self.live.marks()]
 
     def facts(self) -> Table:
-        """Return ``record_table.FACTS`` of the records, (len(self),), with labels from the column ``label``."""
+        """Return ``record_table.FACTS`` of the records, (len(self),); the column ``label`` replaces stored labels."""
         facts = self.containers.facts()
         if len(facts) != len(self):
             facts = facts[self.live.marks()]
@@ -560,8 +560,5 @@ class Dataset(Sequence[Record]):
         return facts
 
     def with_values(self, record: Record) -> Record:
-        """Return a stored record with its values in the dataset's columns.
-
-        A value in the column ``label`` replaces its label.
-        """
+        """Return a record with its values in the dataset's columns; that in the column ``label`` replaces its label."""
         return self._edits.with_values(record)

@@ -32,7 +32,7 @@ from picstore.storage.references import ReferencesRoot, open_references, read_re
 if TYPE_CHECKING:
     from picstore.storage.container_kernel import SoundReader
 
-# Bytes of containers' indexes to keep in memory; an index has about 10 kB, and reading it takes 0.26 ms.
+# Bytes of containers without payload (header and tables) to keep in memory; each has 10 kB and takes 0.26 ms to read.
 _CACHED_BYTES = 32 << 20
 _KEPT_EXTRAS = 4 << 20  # largest number of bytes of decompressed extras to keep with a container's index
 # Largest number of records whose containers the index places beyond the ends of files. Without a limit, each index row
@@ -70,7 +70,7 @@ class ContainerReader:
         self.root, self.rows, self.fields = root, read_only(rows), fields
         self.cache = cache
         self._references = references
-        # Change of the records' ids and labels if this dataset is part of a joined dataset; else None.
+        # Change of ids and labels if the records are read as part of a joined dataset (``Dataset.concat``); else None.
         self._shift: RecordShift | None = None
         self._ordinals = ordinals_of(rows)
         self._sound: SoundReader | None = None
@@ -106,14 +106,17 @@ class ContainerReader:
             self._sound = SoundReader(str(self.root), self.rows, self._ordinals, self.fields)
 
     def shifted(self, shift: RecordShift) -> ContainerReader:
-        """Return a reader of the same containers that changes records by ``shift`` and names files by full paths."""
+        """Return a reader of the same containers for a joined dataset, whose ids and labels ``shift`` computes.
+
+        The reader's containers and errors name files by full paths, because a joined dataset has several folders.
+        """
         reader = copy.copy(self)
         reader._forget()
         reader._shift = shift if self._shift is None else shift.after(self._shift)
         return reader
 
     def stream_source(self, stream: int) -> tuple[Root, int, RecordShift]:
-        """Return the dataset folder that holds a stream, the stream's number there, and the shift of its records."""
+        """Return a stream's dataset folder, the stream's number there, and the shift of its records' ids and labels."""
         return self.root, stream, self._shift or NO_SHIFT
 
     def container_ref(self, number: int) -> ContainerRef:
@@ -207,9 +210,9 @@ class ContainerReader:
         attachments: bool,
         allocate: Allocate,
     ) -> dict[int, Container]:
-        """Read the needed tile rows of containers; return the containers by container number.
+        """Read only the tile rows that ``rows_of`` requests of images; return the containers by container number.
 
-        A container that must be read whole, or cannot be read, is left out of the result.
+        A container that is faster to read whole, or cannot be read, is left out of the result.
         """
         paths = {number: self._file(number) for number in numbers}
         places = {number: (path, self.container_ref(number)) for number, path in paths.items()}
@@ -298,7 +301,7 @@ class ContainerReader:
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
         """Compute a value for each stored record, (records,), from ``record_table.FACTS``.
 
-        Keep the facts in memory only if there is a cache.
+        With a cache, :meth:`facts` reads the facts of all records and keeps them in memory; without, none are kept.
         """
         if self._facts is None and self.cache is None:
             return self._collect(compute, np.dtype(dtype))
@@ -339,7 +342,7 @@ class ContainerReader:
         return collect_facts(self.rows["records"], self.index, take, dtype)
 
     def _read_cached(self, cache: Cache, number: int, allocate: Allocate) -> Container | None:
-        """Read a container from the cache; return None if it is missing, or if it is damaged and therefore removed."""
+        """Read a container from the cache; return None if it is not there, or damaged, and then remove it there."""
         ref = self.container_ref(number)
         buffer = cache.read(ref, int(self.rows[number]["size"]), allocate=allocate)
         if buffer is None:
@@ -403,5 +406,5 @@ class ContainerReader:
 
 
 def _read_nothing(begin: int, size: int) -> memoryview:
-    """Raise AssertionError; ``unpack_container`` gets this function as ``read`` if the payload is not in memory."""
+    """Raise AssertionError; given as ``read``, this function tells ``unpack_container`` not to check the payload."""
     raise AssertionError((begin, size))

@@ -144,10 +144,7 @@ def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordSh
 
 
 def _own_values(column: Column, shift: RecordShift) -> tuple[I64, Values]:
-    """Return the ids and values of a dataset's column.
-
-    If ``shift.ids_end`` is set, leave out ids from that number on.
-    """
+    """Return the ids of a dataset's column and their values; if ``shift.ids_end`` is set, only of ids below it."""
     ids = column.ids
     if shift.ids_end is not None:
         ids = ids[(ids >= 0) & (ids < shift.ids_end)]

@@ -85,7 +85,7 @@ class Manifest:
 
     @property
     def format_version(self) -> int:
-        """Lowest format version that has all fields that are set."""
+        """Lowest format version of manifests that has all fields that this manifest sets."""
         if self.references is not None:
             return REFERENCES_VERSION
         return FORMAT_VERSION if self.edits is None else EDITED_VERSION
@@ -140,7 +140,7 @@ def _canonical(value: Any) -> bytes:
 
 
 def _body(manifest: Manifest) -> dict[str, Any]:
-    """Return a manifest's fields as JSON values, without ``references`` and ``edits`` if its format lacks them."""
+    """Return a manifest's fields as JSON values; leave out ``references`` and ``edits`` if its format version does."""
     body = asdict(replace(manifest, files=()))
     body["files"] = [{name: getattr(entry, name) for name in FileEntry.__slots__} for entry in manifest.files]
     if manifest.references is None:

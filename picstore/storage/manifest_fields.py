@@ -47,7 +47,7 @@ def abbreviate(value: Any) -> str:
 
 
 def integer(least: int | None = None, most: int | None = None) -> Check:
-    """Return a check that a value is an integer from ``least`` to ``most``; true and false are not integers."""
+    """Return a function that raises MalformedJson unless its argument is an integer from ``least`` to ``most``."""
     expected = "an integer" if least is None else f"an integer from {least:,} to {most:,}"
 
     def check(value: Any) -> None:
@@ -69,7 +69,7 @@ def text(pattern: str | None = None, expected: str = "text") -> Check:
 
 
 def optional(inner: Check) -> Check:
-    """Return a check that a value is null or passes the check ``inner``."""
+    """Return a function that accepts null, and passes any other value to the check ``inner``."""
 
     def check(value: Any) -> None:
         if value is not None:

@@ -130,7 +130,7 @@ def keep_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts
 
 
 def _write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Write a version's record counts, unless they are None or incomplete, because damaged records have no label."""
+    """Write a version's record counts by label, unless they are None or lack damaged records, which have no label."""
     if counts is not None and counts.records == manifest.images_left:
         write_counts(root, manifest, counts)
 

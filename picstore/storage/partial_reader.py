@@ -172,7 +172,7 @@ def plan_reads(
 def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: RowsOf) -> tuple[I64, I64, Table, I64]:
     """Return arrays with an element per image to read: its container's index, record number, index entry and tile rows.
 
-    ``rows_of`` is called once for all images, because it takes 200 µs to draw boxes for 2 images and 250 µs for 32.
+    ``rows_of`` is called once for all images, because drawing crop boxes takes 200 µs for 2 images, 250 µs for 32.
     """
     numbers = [np.flatnonzero(chosen & each.good) for each, chosen in zip(containers, wanted, strict=True)]
     owner = np.repeat(np.arange(len(containers)), list(map(len, numbers)))
@@ -184,7 +184,7 @@ def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: R
 
 
 def _list_parts(images: I64, attached: I64) -> dict[int, list[_Part]]:
-    """Build a part from each row of ``images`` and ``attached``; return lists of parts by the container's index."""
+    """Build a ``_Part`` from each row of ``images`` and ``attached``; return lists by the first cell, the container."""
     parts: dict[int, list[_Part]] = defaultdict(list)
     for k, record, begin, at, size, crc, header, header_at, first, stop in images.tolist():
         parts[k].append(_Part(record, begin, at, size, crc, header, header_at, range(first, stop)))
@@ -221,7 +221,7 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
         which = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(order)))
         low_ends, high_ends = low[starts], np.maximum.reduceat(high, starts)
         before = np.cumsum(high_ends - low_ends) - (high_ends - low_ends)
-        # Subtract the bytes of other containers, so that ``before`` holds each range's offset in its own buffer.
+        # Subtract the bytes of previous containers, and so get each range's offset in its own buffer.
         before -= before[np.searchsorted(mine[starts], mine[starts])]
         at[order] = before[which] + low - low_ends[which]
         for k, first, last in zip(mine[starts].tolist(), low_ends.tolist(), high_ends.tolist(), strict=True):

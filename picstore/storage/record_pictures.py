@@ -97,7 +97,7 @@ def _decode(record: Record) -> U8:
 
 
 def _decode_foreign(data: bytes) -> U8:
-    """Decode an indexed file that is not an upright JPEG; the longer side of the result is at most 2 · ``_SIDE``."""
+    """Decode an image file of an index that is not an upright JPEG; reduce its longer side to at most 2 · ``_SIDE``."""
     try:
         with _open_image(data) as opened:
             if opened.width * opened.height > _MAX_PIXELS:
@@ -111,7 +111,7 @@ def _decode_foreign(data: bytes) -> U8:
 
 
 def _open_image(data: bytes) -> ImageFile.ImageFile:
-    """Open an image of a format in _FORMATS, without ``Image.open``, whose limit of pixels holds for the process."""
+    """Open an image of a format in _FORMATS, without ``Image.open``, whose pixel limit is a setting of the process."""
     for opened in _FORMATS.values():
         with contextlib.suppress(SyntaxError):
             return opened(io.BytesIO(data), "")

@@ -170,7 +170,7 @@ def _key(manifest: Manifest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Blob:
-    """Image or attachment to read for record ``number``; ``begin`` is its offset in the payload, which joins all."""
+    """Image or attachment to read for record ``number``; ``begin`` is its offset in the payload, all blobs joined."""
 
     number: int
     begin: int
@@ -268,7 +268,7 @@ def _resolve(
 
 
 def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tuple[str, int]]:
-    """Return a function that maps a byte's offset in the payload of all ``blobs`` to its file and its offset there."""
+    """Return a function that maps a byte's offset in the joined ``blobs`` to the byte's file and offset in the file."""
     begins = [blob.begin for blob in blobs]
 
     def origin(offset: int) -> tuple[str, int]:

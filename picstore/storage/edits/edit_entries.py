@@ -59,7 +59,7 @@ def own_edits_folder(root: WritableLocation) -> WritableLocation:
 
 
 def write_npy_file(root: WritableLocation, npy_file: NpyFile, raw: bytes) -> None:
-    """Write a .npy file unless a file of equal name and size exists; it has equal bytes, because names are hashes."""
+    """Write a .npy file unless a file of its name and size exists, whose bytes are the same, as names are hashes."""
     own_edits_folder(root)
     target = root / npy_file.file
     if not target.is_file() or target.size() != npy_file.bytes:

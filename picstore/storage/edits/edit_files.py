@@ -55,7 +55,7 @@ class EditFiles:
         return self._kept[entry.values]
 
     def labels(self, ids: npt.NDArray[np.integer[Any]], labels: I64) -> I64:
-        """Return the labels of the records ``ids``: values of the column ``label``, or ``labels`` for other ids."""
+        """Return the label of each record in ``ids``: its value in the column ``label``, else that in ``labels``."""
         changed: I64 = labels.copy()
         if LABEL in self.columns:
             indices, found = self.column(LABEL).find_ids(ids.astype(np.int64))

@@ -35,7 +35,7 @@ class LiveRecords:
 
     @classmethod
     def from_deleted(cls, records: npt.ArrayLike, deleted: npt.NDArray[np.integer], *, file: str) -> LiveRecords:
-        """Build the object from the containers' record counts; raise Corrupt if ``deleted`` is not ascending."""
+        """Build LiveRecords from the containers' numbers of records; raise Corrupt unless ``deleted`` is ascending."""
         starts: I64 = np.concatenate(([0], np.cumsum(records, dtype=np.int64)))
         if deleted.ndim != 1 or deleted.dtype.kind != "i":
             raise Corrupt("the tombstones are not a list of integers", file)
@@ -79,7 +79,7 @@ class LiveRecords:
         return containers, stored - self.starts[containers]
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """Map index ``numbers[i]`` among the live records of ``containers[i]`` to the record's number there."""
+        """Map index ``numbers[i]`` among the live records of ``containers[i]`` to that among all of its records."""
         if not len(self.deleted):
             return numbers
         starts = self.starts[containers]
@@ -87,7 +87,7 @@ class LiveRecords:
         return self.to_stored(left_before + numbers) - starts
 
     def deleted_in(self, container: int) -> I64:
-        """Return the record numbers, ascending, of a container's deleted records."""
+        """Return the indices in a container, ascending, of the container's deleted records."""
         start, stop = self.starts[container], self.starts[container + 1]
         first, last = np.searchsorted(self.deleted, (start, stop))
         within: I64 = self.deleted[first:last] - start
@@ -155,7 +155,7 @@ class SelectedRecords(LiveRecords):
         return self.starts[containers] + self.to_record_numbers(containers, numbers - self.firsts[containers])
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """Map index ``numbers[i]`` among the chosen records of ``containers[i]`` to the record's number there."""
+        """Map index ``numbers[i]`` among the chosen records of ``containers[i]`` to that among all of its records."""
         each, which = np.unique(containers, return_inverse=True)
         lengths = self.starts[each + 1] - self.starts[each]
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -166,7 +166,7 @@ class SelectedRecords(LiveRecords):
         return found
 
     def deleted_in(self, container: int) -> I64:
-        """Return the record numbers, ascending, of a container's records that are deleted or not chosen."""
+        """Return the indices in a container, ascending, of the container's records that are deleted or not chosen."""
         return np.flatnonzero(~self.mask(container))
 
     def mask(self, container: int) -> Bools:

@@ -35,7 +35,7 @@ def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
         own = compile_crc32c()
         return lambda data: own(0, *_place(data)), own
     function.argtypes, function.restype = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint32
-    # ``extend`` rejects a memoryview, but accepts an array, which can share a memoryview's bytes without a copy.
+    # google-crc32c's ``extend`` rejects a memoryview, but accepts an array in the same memory.
     as_array = np.frombuffer
     return (
         lambda data: int(extend(0, data if isinstance(data, np.ndarray) else as_array(data, np.uint8))),
@@ -50,7 +50,7 @@ def _place(data: Buffer | U8) -> tuple[int, int]:
 
 
 _short, _without_lock = _load()
-# Smallest number of bytes for which the GIL is released; for fewer, releasing it costs more than other threads gain.
+# Smallest buffer in bytes whose CRC is computed without the GIL; for a smaller one, releasing the GIL does not pay.
 _LONG = 1 << 19
 _BITS = np.arange(32, dtype=np.uint32)
 

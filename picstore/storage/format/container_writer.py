@@ -149,7 +149,7 @@ class FileWriter(AbstractContextManager["FileWriter"]):
         """Append a record; raise UsageError and append nothing if the record exceeds the limits of a container.
 
         ``referenced`` is the number of bytes in other files that the record refers to. These bytes count towards the
-        container's size, so that it ends with the same record as a container that holds these bytes itself.
+        container's size, so that an index's container ends with the same record as one that holds the images itself.
         """
         blob, info = record.jpeg, record.info
         behind = segment_table.count_row_checksums(blob, info) + segment_table.count_entry_points(blob, info)

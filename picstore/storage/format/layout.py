@@ -17,8 +17,8 @@ from picstore.arrays import Table
 from picstore.errors import Corrupt, TooLarge, Truncated, UnsupportedVersion
 from picstore.storage.format.checksum import crc32c
 
-# Format version of all structures; only manifests with edits have EDITED_VERSION, and an index's manifest has
-# REFERENCES_VERSION.
+# Format version of all structures except two manifests: that of an edited dataset has EDITED_VERSION, that of an index
+# (a dataset that refers to images in their files) REFERENCES_VERSION.
 FORMAT_VERSION = 1
 EDITED_VERSION = 2
 REFERENCES_VERSION = 3
@@ -198,7 +198,7 @@ class ContainerHeader(_Sealed):
 
     @property
     def crc(self) -> int:
-        """CRC-32C at the end of the header; footer and index repeat it, to show which container belongs to a row."""
+        """CRC-32C at the end of the header, by which a row of footer or index is matched with its container."""
         return crc32c(self.pack()[:-4])
 
     @property

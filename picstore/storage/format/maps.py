@@ -159,7 +159,8 @@ def _encode_png(values: Array) -> bytes:
 def export_map(blob: bytes | memoryview, width: int, height: int) -> bytes | memoryview:
     """Return a stored map as PNG, which other programs read, if it is uint16 of 1 channel; else as it is stored.
 
-    Attachments that are not maps, damaged maps, and maps of another width or height are returned unchanged.
+    ``width`` and ``height`` are those of the record's image. Maps of another size, damaged maps, and attachments that
+    are not maps are returned unchanged.
     """
     try:
         is_uint16 = blob[:4] == MAGIC and read_form(blob) == ("uint16", 1, width, height)

@@ -20,7 +20,8 @@ from picstore.storage.format.layout import ENTRY_POINTS, MCU_SIZES, ROW_CRCS, SA
 from picstore.storage.format.record import NO_SEGMENTS, ImageInfo
 from picstore.storage.location.abstract_location import Buffer
 
-# Two arrays (1 + rows,) of a JPEG, each for the header and then each tile row: offset of its end, and its CRC-32C.
+# Two arrays (1 + rows,) with an element for a JPEG's header, then one for each row of restart tiles: the offset in the
+# JPEG at which that part ends, and the part's CRC-32C.
 StoredRows: TypeAlias = "tuple[I64, U32]"
 # Smallest size in bytes of an image with row checksums; reading a smaller image in part saves too little time.
 MIN_BYTES = 1 << 18
@@ -152,8 +153,8 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
         last = np.cumsum([len(piece) for piece in bounds]) - 1
         first = np.append(0, last[:-1] + 1)
         joined = np.concatenate(bounds)
-        # Bytes of each requested row, as differences of ends. The first difference of each image spans two images;
-        # the size of the image's header, whose checksum comes first, takes its place.
+        # Sizes of the byte strings whose checksums are combined: differences of adjacent row ends. The first difference
+        # of each image spans two images; the size of the image's header, whose checksum comes first, replaces it.
         sizes = np.diff(joined, prepend=0)
         sizes[first] = headers[there]
         found.begins[there], found.ends[there] = joined[first], joined[last]
@@ -212,7 +213,7 @@ def compute_entry_points(jpeg: Buffer, step: int) -> U16:
 
 
 def make_entries(step: int, points: U16) -> U16:
-    """Build segment-table entries from the number of MCUs between entry points, and from their distances in bits."""
+    """Build segment-table entries from ``step``, the MCUs between entry points, and ``points``, distances in bits."""
     return np.concatenate([np.array([step], SEGMENT), points.ravel()])
 
 

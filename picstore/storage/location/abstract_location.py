@@ -161,7 +161,7 @@ class Location(Root):
         """Yield (relative path with slashes, size in bytes) of all files below this folder, in any order."""
 
     def is_odd(self, name: str) -> bool:
-        """Return whether a file of this name below this folder is unreadable, because the store's client rejects it."""
+        """Return whether a file below this folder is unreadable, because the store's client rejects its name."""
         return False
 
     def link_to(self, target: WritableLocation) -> bool:

@@ -36,7 +36,7 @@ class AtomicFile:
             if self._partial.exists():
                 _open_files.add(self)
                 return
-            self._out.close()  # ``sweep`` removed the file in the moment before the lock; try another name.
+            self._out.close()  # ``sweep`` removed the temporary file before it was locked; try another name.
 
     def write(self, data: Buffer) -> None:
         self._out.write(data)

@@ -57,7 +57,7 @@ NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 # and answers that violate HTTP.
 _REFUSED = re.compile(r"status code: 4(?!08|29)\d\d|Requested \S+ got|Header missing|redirect without LOCATION")
 _ODD_KEY = re.compile(r'invalid path: (?:Error parsing )?Path "(.*?)"', re.DOTALL)
-# Names of TLS errors in the messages of rustls, obstore's TLS library; the group is why a certificate is rejected.
+# Names of TLS errors in messages of rustls, obstore's TLS library; the group matches why a certificate is rejected.
 _TLS = re.compile(
     r"\b(?:InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)|AlertReceived|PeerIncompatible|InvalidMessage)"
 )
@@ -265,7 +265,7 @@ class RemoteFile(Location):
         except errors.NotSupportedError as error:
             raise self._unconditional(file) from error
         except errors.BaseError as error:
-            # A traceback shows the texts of causes, so obstore's error is no cause if its text has credentials.
+            # A traceback shows the cause's text too, so leave out obstore's error as the cause if it has credentials.
             shown = redact(str(error)) == str(error)
             raise self._failure(file, error) from (error if shown else None)
 

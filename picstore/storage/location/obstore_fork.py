@@ -22,7 +22,7 @@ from types import ModuleType
 from picstore.errors import missing_extra
 
 _PACKAGE, _COMPILED = "obstore", "obstore._obstore"
-# The package ``obstore``, as imported by a process, by process id.
+# Package ``obstore`` by the id of the process that imported it: a forked process cannot use its parent's package.
 _loaded: dict[int, ModuleType] = {}
 # Locks by process id. A forked process needs a lock of its own, because a thread of its parent may have held the
 # parent's lock during the fork, and such a lock is never released in the forked process.

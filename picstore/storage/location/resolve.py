@@ -42,7 +42,7 @@ Where: TypeAlias = "str | os.PathLike[str] | Location"
 T = TypeVar("T")
 R = TypeVar("R")
 
-# By the scheme of a URL, the module and the class of its locations; a loader of local files imports none of them.
+# Module and class of a URL's location by the URL's scheme; as names, because a loader of local files needs no module.
 _SCHEMES = {
     **dict.fromkeys(("s3", "gs", "az"), ("object_store", "Bucket")),
     **dict.fromkeys(("http", "https"), ("web_and_hub", "WebFile")),
