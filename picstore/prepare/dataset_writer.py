@@ -175,7 +175,7 @@ class Writer:
             if not isinstance(blob, (bytes, bytearray)):
                 kind = type(blob).__name__
                 raise UsageError(f"attachment {name!r} is of type {kind}; give bytes, for instance a PNG file's")
-            # Copy a bytearray, because the caller may change it before the Writer's thread writes the record.
+            # Copy the attachment, because the caller may change a bytearray before the Writer's thread writes it.
             blobs[name] = bytes(blob)
         made = make_training_jpeg(image, settings=self._encode, bounded=True)
         blobs = {name: move_attachment(name, blob, made.coordinates) for name, blob in blobs.items()}
@@ -240,7 +240,7 @@ class Writer:
             )
 
     def _number_of(self, label: int | str) -> int:
-        """Return the class number of a label, a number or a class name; raise UsageError if the class is unknown."""
+        """Return the class number of a label, given as number or class name; raise UsageError for an unknown class."""
         if isinstance(label, str):
             if label not in self._classes:
                 known = f"its classes are {reprlib.repr(list(self._classes))}" if self._classes else "it has no classes"
@@ -314,7 +314,8 @@ def _serve_appends(appends: _Appends) -> None:
             answer.put(append(record))
         except BaseException as error:
             answer.put(error)
-        # While the loop waits, these names would keep a Writer alive that the program has dropped.
+        # Delete these references to the Writer, because a Writer that the program drops while the loop waits must be
+        # freed: its finalizer sends the None that ends this thread.
         del each, append, record, answer
 
 

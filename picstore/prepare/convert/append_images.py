@@ -121,11 +121,12 @@ def _publish_append(
 ) -> Manifest:
     """Publish a manifest that adds an append's files; raise Conflict if another edit is published at the same moment.
 
-    ``count`` is :func:`join_row_counts` for the append's files; its ``fields`` and ``relabel`` are still to be given.
+    ``count`` counts the appended records by label: :func:`join_row_counts`, whose keywords ``fields`` and ``relabel``
+    the caller of ``count`` gives.
     """
     root, dataset, names = job.root, Dataset(job.root), job.saved["classes"]
     old = dataset.manifest
-    # Object stores have no locks, so another process may have resumed and published the same append there.
+    # Object stores have no locks, so another process may have resumed this append and published its manifest.
     if _is_published(old, job):
         return old
     if names[: len(old.classes)] != list(old.classes):
@@ -145,7 +146,7 @@ def _publish_append(
 
 
 def _count_all(dataset: Dataset, count: Callable[..., RecordCounts | None]) -> RecordCounts | None:
-    """Count a dataset's and an append's records by label, after edits of labels; None if a file is unreadable."""
+    """Count old and appended records by their present (edited) labels; return None if a needed file is unreadable."""
     with contextlib.suppress(Damage, NotADataset):
         relabel = dataset.labels if LABEL in dataset.columns else None
         new = count(fields=dataset.manifest.attachments, relabel=relabel)
@@ -158,7 +159,7 @@ def _count_appends(manifest: Manifest) -> int:
 
 
 def _is_published(manifest: Manifest, job: Job) -> bool:
-    """Return whether a job's append is published: ``manifest`` then lists more appends than when the job began."""
+    """Return whether an append is published: whether ``manifest`` lists more appends than when the job began."""
     return _count_appends(manifest) > int(job.saved.get("earlier_appends", 1 << 62))
 
 
@@ -173,7 +174,7 @@ def _last_lines(job: Job) -> list[ledger.LedgerLine]:
 
 
 def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...], Sequence[Input]]:
-    """Join a dataset's and a source's class names; return all names, and the inputs with labels that are their indices.
+    """Join a dataset's and a source's class names; return the joined names, and inputs whose labels index these names.
 
     Raise UsageError if the source's attachments or classes do not fit those of the dataset.
     """
@@ -194,8 +195,8 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
             )
         _refuse_names_that_are_numbers(old, listing.inputs)
         return old, listing.inputs
-    # The labels of a dataset without class names could be mistaken for indices of the source's class names. An empty
-    # dataset has no labels.
+    # The stored labels, integers without names, would count as indices of the source's class names. An empty dataset
+    # has no labels.
     if not old and manifest.images:
         raise UsageError(
             f"the source names its classes and the dataset does not; append numbers as labels, instead of "
@@ -219,7 +220,7 @@ def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Inpu
 
 
 def _is_last_append(manifest: Manifest, job: Job) -> bool:
-    """Return whether the most recent append had the job's settings, number of inputs and sampled sizes in bytes."""
+    """Return whether the most recent append had the job's settings, number of inputs, and sizes of sampled inputs."""
     appended = manifest.provenance.get("appended", ())
     if not appended or {**appended[-1], "outcome": None} != {**job.settings, "outcome": None}:
         return False

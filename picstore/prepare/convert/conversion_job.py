@@ -114,7 +114,7 @@ class Job:
         Errors are those of ``begin_job`` and :meth:`require_same_images`.
         """
         settings, inputs = self.settings, self.listing.inputs
-        # ``merge_shards`` takes the names of classes and attachments from the shards' job files.
+        # The manifest needs these names; when the shards are merged, ``merge_shards`` reads them from the job files.
         if self.shard is not None:
             names = {"classes": self.listing.classes, "attachments": list(self.listing.attachments)}
             settings = {**settings, **names}
@@ -176,7 +176,7 @@ class Job:
 
     @property
     def first_file(self) -> int:
-        """Number of the file that row 0 writes in each stream: 0 for a new dataset; for an append, an unused number."""
+        """Number of row 0's file in each stream: 0 for a new dataset; for an append, above all existing numbers."""
         return int(self.saved.get("first_file", 0))
 
     @property
@@ -194,8 +194,8 @@ class Job:
         root, options, duplicates = self.root, self.options, self.listing.duplicates or {}
         finished = set(ledger.finished_rows(root, self.rows))
         reusable = find_reusable_rows(root) if self.reuse else set()
-        # The conversion of an index keeps the index's containers (``container_starts``), so the size limit of
-        # containers is raised to its maximum, at which it ends none of them.
+        # If the source is an index, containers end where the index's containers end (``container_starts``). So the
+        # limit on a container's size is raised to its maximum, lest it end a container earlier.
         shape = replace(options.shape, container_size=MAX_CONTAINER) if self.listing.partition else options.shape
         return deque(
             RowTask(
@@ -246,7 +246,7 @@ class StageClock:
         self._stage, self._since = stage, since
 
     def begin_stage(self, stage: str, total: int | None = None, done: int = 0) -> None:
-        """End the current stage, if any, and begin ``stage``; earlier runs did ``done`` of its ``total`` inputs."""
+        """End the current stage, if any, and begin ``stage``, of whose ``total`` inputs earlier runs did ``done``."""
         self.end_stage()
         self._stage, self._since = stage, time.monotonic()
         begin_stage(self._progress, stage, total, done)
@@ -299,7 +299,7 @@ def begin_clock(options: ConvertOptions) -> StageClock:
 
 
 def require_no_partition(listing: Listing) -> None:
-    """Raise UsageError if the source is an index, because a conversion must keep an index's division into rows."""
+    """Raise UsageError if the source is an index, which can only be converted as a whole, into a new dataset."""
     if listing.partition is not None:
         raise UsageError("an index is converted as a whole; leave out --append, --retry-failed, --shard and --dedupe")
 
@@ -345,6 +345,6 @@ def _size(source: Input) -> int:
 
 
 def same_images(sizes: Sequence[int], others: Sequence[int]) -> bool:
-    """Return whether at least half of the inputs have equal sizes in both lists, ignoring inputs of unknown size, 0."""
+    """Return whether at least half of the sampled inputs have equal sizes in both lists; ignore size 0 (unknown)."""
     pairs = [(size, other) for size, other in zip(sizes, others, strict=True) if size and other]
     return 2 * sum(size == other for size, other in pairs) >= len(pairs)

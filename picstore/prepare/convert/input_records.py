@@ -32,9 +32,9 @@ from picstore.storage.location.resolve import Location
 Read: TypeAlias = Callable[[Input], bytes]
 
 _MAX_INPUTS = 16
-# Number of bytes above which a group of inputs, which are converted together, ends.
+# Number of bytes above which a group of inputs ends, whose JPEGs are then converted in one call.
 _MAX_BYTES = 4 << 20
-# Largest input in bytes that is converted in a group of inputs; no time limit is needed, because it takes only 3 ms.
+# Largest size in bytes of an input that is converted in a group; in groups no time limit applies, as this takes 3 ms.
 _MAX_SIZE = 1 << 20
 
 
@@ -44,7 +44,8 @@ class GroupedInput:
 
     Attributes:
         data: bytes of the input, or the error of reading the input; None if it is still to be read.
-        made: training JPEG, or the reason why a lossless conversion is impossible; None if it was not tried.
+        made: training JPEG, or the reason why a conversion without loss is impossible; None if the group did not try
+            to convert the input, such as a large input.
     """
 
     id: int
@@ -154,7 +155,7 @@ def make_input_record(
 
 
 def _move(attachments: Mapping[str, bytes], image: CoordinateMap, maps: Mapping[str, Any]) -> dict[str, bytes]:
-    """Rotate and resize attachments like their image; store those in ``maps`` as maps, and leave out empty maps."""
+    """Rotate and resize attachments like their image; encode those named in ``maps`` as maps, except empty maps."""
     specs = {PREFIX + name: MapSpec.from_json(entry) for name, entry in maps.items()}
     return {
         name: make_map(name, blob, specs[name], image) if name in specs else move_attachment(name, blob, image)
@@ -253,7 +254,7 @@ def _make_reference(
 
 
 def _refer(source: Input, data: bytes, root: Location) -> bytes:
-    """Serialize a reference to an input's bytes; raise ImageError if no file below ``root`` holds the bytes."""
+    """Serialize a reference (path, range, CRC) to an input's bytes; raise ImageError if they lie outside ``root``."""
     if source.reader is not None:
         raise ImageError("its file does not hold it as it is: `picstore convert` reads it")
     folder = str(root).rstrip("/") + "/"
@@ -266,7 +267,7 @@ def _refer(source: Input, data: bytes, root: Location) -> bytes:
 
 
 def require_references(listing: Listing) -> None:
-    """Raise UsageError if no image of the source lies unchanged in a file, so that an index could refer to none."""
+    """Raise UsageError if an index could refer to none of the source's images, because none is a file's byte range."""
     if all(one.reader is not None for one in listing.inputs):
         text = "no image of this source lies in a file as it is; they are compressed, or in pages of a library"
         raise UsageError(f"{text} (read as source {listing.kind}): use `picstore convert`")
@@ -287,5 +288,5 @@ def shuffled(listing: Listing, seed: int) -> Listing:
 
 
 def is_of_files(listing: Listing) -> bool:
-    """Return whether each image is a file of its own, because such images are read equally fast in any order."""
+    """Return whether each image is a file of its own; such images are read equally fast in any order."""
     return all(one.size < 0 or not one.offset for one in listing.inputs)

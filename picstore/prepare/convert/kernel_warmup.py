@@ -33,7 +33,7 @@ def _loaders(encode: EncodeSettings) -> list[Any]:
 
 @functools.cache
 def load_encoder() -> None:
-    """Load the kernels that every conversion needs, also those of the encoder: any source may hold images to encode."""
+    """Load the kernels that every conversion needs: to add restart markers to JPEGs, and to encode other images."""
     from PIL import Image
 
     from picstore.kernels.ahead import compile_ahead
@@ -55,7 +55,7 @@ def load_pixels() -> None:
 
 
 def encoder_kernels() -> list[Any]:
-    """Return the kernels that every conversion needs, to encode JPEGs."""
+    """Return the kernels that every conversion needs: to add restart markers to JPEGs, and to encode JPEGs."""
     from picstore.jpeg.bit_reader import unstuff
     from picstore.jpeg.bit_writer import write_scan
     from picstore.jpeg.block_starts import describe_scan, find_block_starts

@@ -26,7 +26,7 @@ _MAX_FRAGMENT_BYTES = 1 << 32  # largest size in bytes of a ledger fragment to r
 # Number of bytes from which a ledger fragment takes longer to transfer than an object store takes to answer a request.
 _LARGE_FRAGMENT = 1 << 20
 
-# Start of the last member of a ledger line: the checksum of the bytes before this member.
+# Start of a ledger line's last JSON member, whose value is the CRC-32C of the line's bytes before this member.
 _CRC = b', "crc32c": '
 
 # Statuses of inputs without a record. The module ``training_jpeg`` defines the statuses of inputs with a record.
@@ -63,7 +63,8 @@ _TYPES = [str, int, str, str, int, int]
 def source_format(status: str, reason: str) -> str:
     """Derive the format of a converted input from its ledger line: ``JPEG``, ``progressive JPEG``, ``PNG``, ….
 
-    A reason begins with the format if the image was re-encoded because of its format; other reasons concern JPEGs.
+    If the input was re-encoded because of its format, ``reason`` begins with the format. Inputs with other reasons,
+    such as "resize", are JPEGs.
     """
     if status == LOSSLESS or reason in ("", "rotated by EXIF", "resize", "--reencode"):
         return "JPEG"
@@ -133,7 +134,7 @@ class Tally:
 
     @property
     def foreign(self) -> int:
-        """Number of indexed images that are not upright JPEGs."""
+        """Number of images, of those to which the dataset (an index) refers, that are not upright JPEGs."""
         return sum(count for (status, reason), count in self.reasons.items() if status == INDEXED and reason)
 
     @property
@@ -141,7 +142,7 @@ class Tally:
         return self.status[FAILED]
 
     def outcome(self) -> dict[str, int]:
-        """Return, for the manifest's provenance, numbers of inputs by status, and total bytes of sources and JPEGs."""
+        """Return what the manifest's provenance states: number of inputs by status, and bytes of sources and JPEGs."""
         counts = {status: self.status[status] for status in (LOSSLESS, REENCODED, FAILED)}
         counts |= {status: self.status[status] for status in (DUPLICATE, INDEXED) if self.status[status]}
         counts |= {"lost": self.lost} if self.lost else {}
@@ -226,7 +227,7 @@ def read_earlier_lines(path: Location, first_id: int) -> bytes:
 
 
 def read_fragments(root: Location, rows: Iterable[int]) -> Iterator[bytes]:
-    """Yield the bytes of finished rows' ledger fragments.
+    """Yield the bytes of the ledger fragment of each of the finished rows ``rows``, in this order.
 
     Large fragments are read one after the other, because reading 32 fragments of 6 MB concurrently took 300 MiB. Rows
     have about the same number of inputs, so if one fragment is large, all are.
@@ -254,8 +255,8 @@ def write_ledger(
 ) -> list[Tally]:
     """Write ``ledger.jsonl``: the lines ``earlier``, then the fragments of all rows; return the tally of each row.
 
-    Fragments in ``written``, by row, come from this run. If their checksums are unchanged, they are not parsed, which
-    saves 7 µs per line.
+    ``written`` has, by row, the tally and checksum of each fragment that this run wrote. A fragment with this checksum
+    is not parsed to compute its tally, which saves 7 µs per line.
     """
     tallies = []
     out = (root / LEDGER).create()

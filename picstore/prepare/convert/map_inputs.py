@@ -19,7 +19,7 @@ from picstore.prepare.sources.input_table import InputTable
 from picstore.prepare.sources.inputs import Input, Listing, is_remote, read_input, relabel_input
 from picstore.storage.format.maps import PREFIX
 
-# Largest number of maps of one name to try to read; the first readable map gives the dtype and number of channels.
+# Number of maps of one name to try to read until one is readable, from which dtype and number of channels are taken.
 _PROBED = 16
 
 
@@ -65,9 +65,9 @@ def _is_file(one: Input) -> bool:
 
 
 def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> dict[str, str]:
-    """Return the paths of an input's map files by map name; in an object store, only files listed as inputs are found.
+    """Return, by map name, the paths of the map files that belong to an input's image.
 
-    ``paths`` are the paths of all inputs that are whole files.
+    ``paths`` are the paths of all inputs that are whole files; in an object store, no other map files are found.
     """
     folder, last = posixpath.split(one.path)
     stem = posixpath.splitext(last)[0]
@@ -81,7 +81,7 @@ def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> d
 
 
 def _attach(one: Input, files: Mapping[str, str], fields: set[str]) -> Input:
-    """Rename an input's attachments in ``fields`` to ``map:NAME``, and attach ``files``, paths by name of the map."""
+    """Rename an input's attachments in ``fields`` to ``map:NAME``; attach the map files with the paths ``files``."""
     named = [(PREFIX + name if name in fields else name, each) for name, each in one.attachments]
     beside = [(PREFIX + name, Input(posixpath.basename(path), -1, path)) for name, path in files.items()]
     return replace(one, attachments=(*named, *beside)) if named or beside else one
@@ -140,7 +140,7 @@ def _attach_alpha(one: Input, name: str, dtype: str) -> Input:
 
 @cache
 def _alpha_reader(reader: Callable[[Input], bytes] | None, dtype: str) -> Callable[[Input], bytes]:
-    """Return a function that reads the alpha of images that ``reader`` reads; inputs share it because of the cache."""
+    """Return a function that reads the alpha of images read by ``reader``; cached, so that inputs share it."""
     return partial(_read_alpha, reader=reader, dtype=dtype)
 
 
@@ -154,7 +154,7 @@ def _read_alpha(one: Input, *, reader: Callable[[Input], bytes] | None, dtype: s
 
 
 def require_stored_maps(requests: Sequence[MapRequest], stored: Mapping[str, Any]) -> list[MapRequest]:
-    """Return an append's map requests, completed from ``stored``, the dataset's specifications of maps by name.
+    """Return an append's map requests, with all fields of ``stored``, the dataset's specifications of maps by name.
 
     Raise UsageError if a request differs from the stored specification, or no map of its name is stored.
     """

@@ -28,7 +28,7 @@ from picstore.storage.location.resolve import (
     map_concurrently,
 )
 
-# Fields of a shard's job file that are not settings of the conversion.
+# Fields of a shard's job file that are not settings of the conversion, because they follow from the source.
 _NOT_SETTINGS = ("rows", "classes", "attachments")
 
 
@@ -75,7 +75,7 @@ def merge(
 
 
 def _settings(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a shard's job file."""
+    """Return the conversion's settings from a shard's job file, the JSON object ``document``."""
     return {name: value for name, value in document.items() if name not in _NOT_SETTINGS}
 
 
@@ -140,7 +140,7 @@ def _row_copies(source: Location, root: WritableLocation, rows: set[int]) -> Ite
 
 
 def _copy_rows(copies: Sequence[RowCopy], workers: int | worker_processes.Engine) -> None:
-    """Hard-link the files of finished rows into the merged dataset; copy, in tasks, the rows that cannot be linked."""
+    """Hard-link the files of finished rows into the merged dataset; copy the rows whose files cannot be linked."""
     linked = map_concurrently(_link_row, copies)
     unlinked = [copy for copy, done in zip(copies, linked, strict=True) if not done]
     list(worker_processes.run_each(copy_row, unlinked, workers=workers))

@@ -22,7 +22,7 @@ from picstore.storage.location.resolve import MANIFEST, UNFINISHED, Location, Wr
 _JOB = "job.json"
 _FRAGMENT = re.compile(r"row-\d+\.jsonl")
 _SHARD = re.compile(rf"{UNFINISHED}/shard-(\d{{1,6}})-of-(\d{{1,6}})\.json")
-# Verbs whose jobs can be resumed. Jobs of other verbs have to start over.
+# Verbs whose interrupted jobs can be continued by --resume. Jobs of other verbs have to start over.
 _RESUMABLE = ("convert", "index", "append")
 
 
@@ -132,7 +132,7 @@ def read_shards(root: Location) -> dict[Shard, dict[str, Any]]:
 
 
 def _find_shards(names: Iterable[str]) -> list[Shard]:
-    """Return the shards whose job files are among ``names``, the files of a location."""
+    """Return the shards whose job files are among ``names``, the paths of files relative to the dataset."""
     found = (_SHARD.fullmatch(name) for name in sorted(names))
     return [Shard(int(match[1]), int(match[2])) for match in found if match is not None]
 
@@ -167,7 +167,7 @@ def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any
 
 
 def remove_job(root: WritableLocation) -> None:
-    """Remove ``unfinished/`` of a locked job, the job files last, so that no new job takes over its finished rows.
+    """Remove ``unfinished/`` of a locked job, the job files last, so that no new job takes over this job's rows.
 
     The job files are not removed if another file cannot be removed. A file that is removed counts as removed even if
     the object store still lists it.

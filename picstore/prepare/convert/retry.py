@@ -84,7 +84,7 @@ def _reopen(
     ends = [row_slice(len(lines), rows, row).stop for row in range(rows)]
     changed_rows = set(np.searchsorted(ends, changed, side="right").tolist())
     resumable_job.clear_job(root)  # Remove files that an interrupted earlier retry may have left in ``unfinished/``.
-    # Ledger lines, by id, of the inputs that need not be read from the source: those with records, and duplicates.
+    # Ledger line of each input, by id, that the retry need not read: inputs with stored records, and duplicates.
     settled = {line.id: line for line in lines if line.status in (LOSSLESS, REENCODED)}
     settled |= {id_: ledger.duplicate_line(lines[id_].input, id_, first) for id_, first in duplicates.items()}
     for row in sorted(changed_rows):
@@ -121,7 +121,8 @@ def _update_duplicates(
         first = current.get(line.id)
         if line.id in failed:
             if first not in failed and line.id not in readable:
-                first = None  # The first equal input was converted, so its bytes have changed since.
+                # The equal input ``first``, if any, was converted earlier from other bytes, since its bytes fail now.
+                first = None
         elif first not in readable:
             first = None if line.of is None else duplicates.get(line.of, line.of)
         if first is not None:

@@ -14,8 +14,8 @@ from picstore.storage.format.layout import ALIGNMENT, MAX_CONTAINER
 MIB = 1 << 20
 # Number of rows (ranges of inputs) to aim for in a job: enough to keep all cores of a large machine busy to the end.
 TARGET_ROWS = 256
-# Smallest size in bytes to aim for in a file. Writing files of 1 MiB takes 6 % of a conversion's time, files of 256 KiB
-# a third.
+# Inputs are divided into more rows, to keep cores busy, only as long as files have this size in bytes. Writing files of
+# 1 MiB takes 6 % of a conversion's time; writing files of 256 KiB takes a third.
 MIN_FILE_BYTES = 2 * MIB
 MAX_SHARDS = 100_000
 
@@ -52,7 +52,7 @@ class DatasetShape:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of ``count`` runs that share a conversion; the run converts every ``count``-th row, from row ``index`` on.
+    """One of ``count`` runs that share a conversion; it converts every ``count``-th row of files from row ``index`` on.
 
     Raises:
         UsageError: ``index`` is not below ``count``, or ``count`` is above MAX_SHARDS.

@@ -53,7 +53,7 @@ def save_for_reuse(
 
     def copy(entry: FileEntry) -> None:
         name = file_name(entry.stream, entry.file)
-        with suppress(NotADataset):  # The retry will convert the inputs of a missing file.
+        with suppress(NotADataset):  # Skip a missing file: the retry will convert the inputs whose records it held.
             try:
                 if read_summary(root, stream=entry.stream, file=entry.file).crc != entry.crc32c:
                     return
@@ -105,7 +105,7 @@ class ReusableRow:
 
 
 def _read_by_id(folder: Location, fields: tuple[str, ...]) -> Iterator[Record]:
-    """Merge the undamaged records of all files in a folder, each file sorted by id, into a sequence sorted by id."""
+    """Yield the undamaged records of all files in a folder by ascending id, which is the order in each file too."""
     found = (_FILE.fullmatch(name) for name, _ in sorted(folder.files()))
     addresses = [(int(match[1]), int(match[2])) for match in found if match is not None]
     records = (_read_records(folder, stream, file, fields) for stream, file in addresses)
@@ -117,7 +117,7 @@ def _read_records(folder: Location, stream: int, file: int, fields: tuple[str, .
         for k in range(len(container)):
             with suppress(Damage):
                 record = container.record(k)
-                # If the container's segment table is damaged, find the restart segments in the JPEG instead.
+                # If the container's table of restart segments is damaged, find the segments in the JPEG by its markers.
                 if container.segment_table is None:
                     info = replace(parse_image_info(bytes(record.jpeg)), encode_path=record.info.encode_path)
                     record = replace(record, info=info)

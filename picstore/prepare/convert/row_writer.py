@@ -28,7 +28,7 @@ from picstore.storage.format.record import ImageInfo, Record, extra_to_json
 from picstore.storage.location.resolve import UNFINISHED, Location, WritableLocation, file_name, map_concurrently
 from picstore.storage.record_counts import RecordCounts, Relabel, count_records, counts_file, read_counts_file
 
-# Number of threads that wait for the disk when a row's files are closed.
+# Number of a row's files that are closed at a time, in threads, because closing a file waits for the disk.
 _CLOSING_THREADS = 4
 
 
@@ -52,8 +52,8 @@ def make_record(
         info=info or parse_image_info(jpeg),
         extra_json=extra_to_json(extra),
         attachments=dict(attachments or {}),
-        # The checksum is computed here, because the JPEG is still in the CPU cache: when the container is written, it
-        # would take twice as long.
+        # Compute the checksum while the JPEG is in the CPU cache; doing so when the container is written takes twice
+        # as long.
         crc=crc32c(jpeg),
     )
 
@@ -74,7 +74,7 @@ class RowWriter(AbstractContextManager["RowWriter"]):
         self._labels: Counter[int] = Counter()
         self._root, self._row, self._seed = root, row, shape.seed
         self._writers: list[FileWriter] = []
-        # If the file of a stream cannot be opened, ``opened`` abandons the files of the streams before it.
+        # If the file of a stream cannot be opened, ``opened`` abandons the files that were opened for other streams.
         with ExitStack() as opened:
             for stream in range(shape.streams):
                 size = shape.container_size
@@ -96,7 +96,7 @@ class RowWriter(AbstractContextManager["RowWriter"]):
 
     @property
     def counts(self) -> RecordCounts:
-        """Number of records with each label, of all records added so far."""
+        """Number of the records added so far, by label."""
         return RecordCounts.of(self._labels, ids_end=self._ids_end)
 
     def end_containers(self) -> None:
@@ -111,7 +111,8 @@ class RowWriter(AbstractContextManager["RowWriter"]):
                 writer.abandon()
                 (self._root / file_name(writer.stream, writer.file)).remove()
         written = [writer for writer in self._writers if not writer.empty]
-        # All containers are ended in this thread: threads would spend a tenth of convert's time waiting for the GIL.
+        # End the containers in this thread, because threads that end them would wait for the GIL for a tenth of
+        # convert's time.
         for writer in written:
             writer.end_container()
         with ThreadPoolExecutor(_CLOSING_THREADS) as threads:
@@ -146,7 +147,7 @@ def join_row_counts(
     first_file: int = 0,
     relabel: Relabel | None = None,
 ) -> RecordCounts | None:
-    """Add up the record counts of all rows of a job; count the records of a row without stored counts from its files.
+    """Add up the stored record counts of a job's rows; if a row has no stored counts, count the records in its files.
 
     Args:
         root: folder of the dataset.

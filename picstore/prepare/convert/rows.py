@@ -69,7 +69,7 @@ class RowTask:
 
     @property
     def groups_inputs(self) -> bool:
-        """Whether inputs are converted in groups: not if ``one_by_one``, not for an index, not with attachments."""
+        """Whether inputs are converted in groups: not if ``one_by_one``, with attachments, or with references."""
         return not self.one_by_one and not self.attachments and self.references is None
 
     @property
@@ -120,7 +120,7 @@ def run_rows(
 
 
 def convert_row_remotely(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenFragment:
-    """Convert a row on a cluster's node in a child process, so that the node learns at which input a process dies."""
+    """Convert a row in a child process of a cluster's task, so that the task learns which input ends the process."""
     start_fork_server(task.encode)
     with tempfile.TemporaryDirectory(prefix="picstore-") as folder:
         tasks = deque([replace(task, position_folder=Path(folder))])

@@ -91,11 +91,13 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether the server runs, and this process started it; a fork of this process cannot use the server."""
+        """Whether the server runs and was started by this process; a fork of this process cannot use the server."""
         return self.pid == os.getpid() and self._process.poll() is None
 
     def fork(self, function: Any) -> Forked:
-        """Fork a process that calls ``function(connection)``, module-level, in the caller's working directory.
+        """Fork a process that calls ``function(connection)`` in the caller's working directory.
+
+        ``function`` is picklable, such as a module-level function; ``connection`` is the process's end of a socket.
 
         Raises:
             PicstoreError: the server has ended.
@@ -114,7 +116,7 @@ class ForkServer:
             ours.close()
             text = "the process that forks workers has ended; stderr says why, or it was killed, for want of memory"
             raise PicstoreError(text) from error
-        # Ignore that the forked process is dead already: the caller will notice when it receives a message.
+        # Ignore the error of sending to a process that is dead already: the caller will notice when it receives.
         with contextlib.suppress(OSError):
             ours.send((str(Path.cwd()), function))
         return forked
@@ -184,14 +186,15 @@ def serve_forks() -> None:
 
 
 def _load(names: list[str]) -> None:
-    """Import each ``module``, and call each ``module:function``."""
+    """Import each ``module``, and call each ``module:function``; skip modules that are not installed."""
     for name in names:
         module, _, function = name.partition(":")
         with contextlib.suppress(ImportError):
             imported = importlib.import_module(module)
             if function:
                 getattr(imported, function)()
-    allow_imports()  # Tasks may import the modules that were blocked while the server loaded its code.
+    # The server could not import some packages, to load faster; tasks in forked processes may import them.
+    allow_imports()
 
 
 def _tell(descriptor: int, number: int) -> None:
@@ -220,7 +223,7 @@ def _run_child(connection: Connection) -> None:
             os.chdir(folder)
         function(connection)
         code = 0
-    except EOFError:  # The parent has closed its end of the socket.
+    except EOFError:  # The parent closed the socket without sending a function.
         pass
     except BaseException:  # An exception must not continue in the server's loop, from which this process was forked.
         sys.excepthook(*sys.exc_info())

@@ -39,12 +39,12 @@ def capture_stderr() -> None:
         faulthandler.enable(sys.stderr)
     # Without a handler, Python would print Pillow's log messages on stderr.
     logging.getLogger("PIL").addHandler(logging.NullHandler())
-    # Ignore Pillow's warnings of unusual EXIF and unknown tags.
+    # Ignore Pillow's warnings, which are about unusual EXIF and unknown tags, not about damaged pixels.
     warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def is_captured() -> bool:
-    """Return whether this process captures stderr, which only picstore's own processes do."""
+    """Return whether this process captures stderr, and so is a process that picstore started, not the user's."""
     return _captured is not None
 
 

@@ -77,7 +77,7 @@ class RayEngine:
 
 
 def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str) -> tuple[R | Exception, int, bool]:
-    """Run a task on a node; return its result or error, the sum of its progress reports, and whether it failed.
+    """Run a task on a node; return the task's result or error, the sum of its progress counts, and whether it failed.
 
     The task runs in ``folder``, the working directory of the process that called :meth:`RayEngine.run`, if the node
     has this folder, because sources may be relative paths.
@@ -92,7 +92,7 @@ def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str)
 
 
 def join_cluster() -> bool:
-    """Connect this process to a cluster as :func:`connect` does, but for good; return False if it was connected."""
+    """Connect this process to a cluster like :func:`connect`, but until it ends; return False if it was connected."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Without this variable, Ray prints a warning about a future change.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

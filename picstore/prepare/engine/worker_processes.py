@@ -81,8 +81,8 @@ class Engine(Protocol):
 class LocalEngine:
     """Engine that runs tasks in up to ``workers`` processes on this machine.
 
-    A process older than ``max_life`` seconds gets no more tasks; None is ``_MAX_LIFE_SECONDS``. For a function that
-    loads a model into its process, ``math.inf`` keeps the process.
+    A process older than ``max_life`` seconds gets no more tasks and is replaced; None is ``_MAX_LIFE_SECONDS``. Give
+    ``math.inf`` for a function that loads a model, so that each process loads the model only once.
     """
 
     workers: int
@@ -163,7 +163,9 @@ def wait_for_fork_server() -> None:
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """End this process by SIGALRM if the block takes longer than ``seconds``; 0 sets no limit. Only for engines' tasks.
+    """End this process by SIGALRM if the ``with`` block takes more than ``seconds``; 0 sets no limit.
+
+    Use this only in tasks, whose engine starts another process.
 
     The kernel ends the process, even in C code that does not return to Python, with or without the GIL. The two system
     calls take 6 µs per block; an empty context manager takes 1.3 µs.
@@ -189,7 +191,7 @@ def _start_task(
     else:
         process = start_fork_server(function.__module__).fork(functools.partial(_serve_tasks, function))
         worker = _Worker(process, time.monotonic(), task)
-    # Ignore that the process is dead: its end of the socket is then closed, which ``_receive_message`` will notice.
+    # Ignore the error of sending to a dead process: ``_receive_message`` will find the socket closed.
     with contextlib.suppress(OSError):
         worker.process.connection.send(task)
     return worker
@@ -258,7 +260,7 @@ def _receive_tasks(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
             tasks.put(connection.recv())
     except (OSError, EOFError):
         pass
-    # Two threads must not send at a time; the main thread sends nothing, because it waits for this task.
+    # Sending is safe in this thread: the main thread, which sends too, waits for the task that cannot be read.
     except Exception as error:
         with contextlib.suppress(OSError):
             connection.send(("error", PicstoreError(f"a process cannot read its task: {error!r}")))

@@ -67,9 +67,9 @@ class ExportFormat(ABC):
         attachments: names of the dataset's attachments.
     """
 
-    # Names of the format's own columns, which attachments must not have.
+    # Names of the columns that the format itself writes; no attachment may have one of these names.
     COLUMNS: ClassVar[Collection[str]] = ()
-    # Whether the last record of a shard may end beyond ``shard_size``.
+    # Whether a shard ends with the record that reaches ``shard_size``, instead of before it.
     EXCEED: ClassVar[bool] = False
 
     root: Path
@@ -86,10 +86,10 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def describe(self, outline: Outline) -> Any:
-        """Return the facts from which :meth:`divide` chooses a record's part, such as its size; runs in a worker."""
+        """Return a record's properties that :meth:`divide` needs, such as the size; called in a worker process."""
 
     def divide(self, described: Sequence[Any]) -> list[Part]:
-        """Divide the records, described by :meth:`describe`, into parts, by default of about ``shard_size`` bytes."""
+        """Divide records, as :meth:`describe` described them, into parts, by default of about ``shard_size`` bytes."""
         return shard_parts(described, self.shard_size, exceed=self.EXCEED)
 
     @abstractmethod
@@ -108,7 +108,7 @@ class ExportFormat(ABC):
 
 
 def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[Part]:
-    """Divide records of given sizes into shards; if ``exceed``, a shard's last record may end beyond ``shard_size``."""
+    """Divide records of given sizes in bytes into shards; if ``exceed``, shards have at least ``shard_size`` bytes."""
     counts: list[int] = []
     held = 0
     for size in sizes:
@@ -122,7 +122,7 @@ def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[
 
 
 def close_gaps(path: Callable[[int], Path], written: Sequence[Any]) -> None:
-    """Rename parts' files so that their numbers are consecutive, because a part without sound records has no file."""
+    """Rename files so that their numbers are consecutive: parts whose result in ``written`` is None have no file."""
     there = (number for number, result in enumerate(written) if result is not None)
     for number, old in enumerate(there):
         if old != number:
@@ -133,7 +133,8 @@ def close_gaps(path: Callable[[int], Path], written: Sequence[Any]) -> None:
 def durable_file(path: Path, root: Path) -> Iterator[BinaryIO]:
     """Open a file for writing, which appears at ``path``, complete and durable, at the end of the ``with`` block.
 
-    Until then it has a unique name in ``root``, because a task that is wrongly taken for dead may write it too.
+    Until then the file has a unique name in ``root``, because two processes may write the file at a time: if a task is
+    wrongly taken for dead, another process runs the task again.
     """
     partial = partial_path(root / path.name)
     with partial.open("wb") as file:

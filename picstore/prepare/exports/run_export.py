@@ -43,10 +43,10 @@ from picstore.storage.format.record import Record, extra_to_json
 from picstore.storage.location.atomic_file import make_folder, sync, sync_folder
 from picstore.storage.location.resolve import locate, map_concurrently
 
-_UNFINISHED = ".unfinished"  # name of a folder; it begins with a dot, because no class folder's name does
-_TASKS_A_WORKER = 4  # number of tasks per worker among which the reading of containers' indexes is divided
-# Smallest number of bytes of JPEGs per writing task: as tasks read whole containers, smaller tasks would read more
-# containers twice.
+_UNFINISHED = ".unfinished"  # folder of files being written; begins with a dot, unlike the names of class folders
+_TASKS_A_WORKER = 4  # number of tasks per worker that read the indexes of containers
+# Smallest number of bytes of JPEGs per writing task. A container with records of two tasks is read twice, which smaller
+# tasks would make more frequent.
 _TASK_SIZE = 64 << 20
 _FORMATS: dict[str, type[ExportFormat]] = {
     "folder": FolderFormat,
@@ -156,7 +156,7 @@ def _read_outlines(
 
 
 def _write_tasks(dataset: Dataset, format: ExportFormat, outlines: Outlines) -> Iterator[WriteTask]:
-    """Divide the records into parts; yield tasks that write consecutive parts of, together, about _TASK_SIZE bytes."""
+    """Divide the records into parts (files); yield tasks that write parts of, together, about _TASK_SIZE bytes."""
     ends = np.cumsum(outlines.sizes)
     parts: list[Part] = []
     start = end = 0
@@ -171,7 +171,7 @@ def _write_tasks(dataset: Dataset, format: ExportFormat, outlines: Outlines) -> 
 
 
 def _sync_tree(folder: Path) -> None:
-    """Sync ``folder`` and everything directly in it to disk, because some files were written without a sync."""
+    """Sync a folder, and the entries directly in it, to disk, because some files were written without a sync."""
     for path in (folder, *folder.iterdir()):
         if path.is_dir():
             sync_folder(path)
@@ -181,7 +181,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _move_content(unfinished: Path, out: Path) -> None:
-    """Move the content of ``unfinished`` to ``out``, then remove ``unfinished``, which marks ``out`` as incomplete."""
+    """Move the content of ``unfinished`` to ``out``; then remove that folder, which marks the export as incomplete."""
     for path in sorted(unfinished.iterdir()):
         path.rename(out / path.name)
     sync_folder(out)
@@ -191,7 +191,7 @@ def _move_content(unfinished: Path, out: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OutlineTask:
-    """Task to describe the records of the containers with the numbers ``containers``, from the containers' indexes."""
+    """Task to describe the records of the containers with the numbers ``containers``, by reading only their indexes."""
 
     dataset: Dataset
     containers: tuple[int, ...]
@@ -229,7 +229,7 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class WrittenParts:
-    """Number of records that a task wrote, size of their JPEGs in bytes, and what ``write`` returned for each part."""
+    """Number of records that a task wrote, bytes of their JPEGs, and the result of ``ExportFormat.write`` per part."""
 
     images: int
     bytes: int
@@ -304,7 +304,7 @@ def _outline(container: Container, k: int, record: Record) -> Outline:
 
 
 def write_parts(task: WriteTask, on_progress: ProgressCallback) -> WrittenParts:
-    """Write a task's parts, reading each container once, one after the other."""
+    """Write the parts of a task, each from an iterator over its records; each of the task's containers is read once."""
     images = size = 0
 
     def counted() -> Iterator[Record | None]:
@@ -343,7 +343,7 @@ def _read_records(task: WriteTask) -> Iterator[Record | None]:
 
 
 def _with_columns(record: Record) -> Record:
-    """Add the values of a record's columns to its extra if this is an object or null; else change nothing."""
+    """Add the record's values in the dataset's columns to its extra, unless the extra is neither an object nor null."""
     extra = record.extra if record.columns else None
     if not record.columns or not isinstance(extra, (dict, type(None))):
         return record

@@ -8,8 +8,8 @@ import unicodedata
 from collections.abc import Iterable
 
 _UNSAFE = re.compile(r"[^\w\-.+=@ ]+")
-# Largest number of characters of a name. In UTF-8 they may take 400 bytes, of which 200 are kept, because file systems
-# allow 255 bytes.
+# Largest number of characters of a safe name. In UTF-8, up to 200 bytes of them are kept, because file systems allow
+# names of 255 bytes, and suffixes are added.
 _MAX_NAME = 100
 # Names that Windows reserves for devices.
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)

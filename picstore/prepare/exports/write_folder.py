@@ -24,7 +24,7 @@ from picstore.storage.format.record import Record
 from picstore.storage.location.atomic_file import sync
 
 TABLE = "records.jsonl"
-_PART_SIZE = 32 << 20  # number of bytes of JPEGs in a part of the export
+_PART_SIZE = 32 << 20  # bytes of JPEGs that one call of ``write`` writes
 
 
 class _Wish(NamedTuple):
@@ -56,7 +56,7 @@ class FolderFormat(ExportFormat):
         return _Wish(outline.label, outline.id, stem, tuple(outline.attachments), outline.jpeg)
 
     def divide(self, described: Sequence[_Wish]) -> list[Part]:
-        """Create the class folders, and choose all records' paths here, because a path depends on all earlier paths."""
+        """Create the class folders; return parts with each record's path, chosen in order, as all paths must differ."""
         folders = self._folders(wish.label for wish in described)
         for folder in folders.values():
             (self.root / folder).mkdir()
@@ -111,7 +111,10 @@ class FolderFormat(ExportFormat):
         return self.root / f"{TABLE}.{number}"
 
     def close(self, written: Sequence[bool | None]) -> list[str]:
-        """Join the parts' lines to records.jsonl; return messages if folders, sorted, are not the classes by label."""
+        """Join the parts' lines to records.jsonl.
+
+        Return messages if readers that number classes by sorted folder name would get other labels or names.
+        """
         with (self.root / TABLE).open("wb") as table:
             for piece in map(self._piece, range(len(written))):
                 with piece.open("rb") as rows:

@@ -50,7 +50,7 @@ class MdsFormat(ExportFormat):
         }
 
     def describe(self, outline: Outline) -> int:
-        """Return the size in bytes of a record's sample."""
+        """Return the number of bytes that the record takes as a sample in a shard."""
         # A sample begins with the lengths of all values except the label.
         lengths = 4 * (2 + len(self.attachments))
         values = outline.jpeg + _LABEL.size + len(to_json(outline.extra))

@@ -24,7 +24,7 @@ from picstore.prepare.exports.export_format import (
 from picstore.prepare.sources.parquet_layout import CLASSES_KEY, EXTRA_KEY, import_parquet
 from picstore.storage.format.record import Record
 
-# Number of rows per row group, as Hugging Face's datasets writes. Reading a single row fetches its whole group.
+# Number of rows per row group, equal to that of Hugging Face's datasets; few, as reading a row fetches its whole group.
 _ROWS_PER_GROUP = 100
 
 
@@ -86,12 +86,13 @@ class ParquetFormat(ExportFormat):
 
         schema, remaining = self._schema(), iter(records)
         count = size = 0
-        # JPEGs do not compress, and statistics would store the least and the greatest image of each row group.
+        # Write no statistics, which would store the least and the greatest image of each row group. JPEGs do not
+        # get smaller by compression.
         options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
         with durable_file(self._path(number), self.root) as file, pq.ParquetWriter(file, schema, **options) as writer:
             while True:
                 rows = [_row(record) for record in islice(remaining, _ROWS_PER_GROUP)]
-                # The last row group is empty if the records fill all groups before it.
+                # If the number of records is a multiple of _ROWS_PER_GROUP, this writes an empty row group at the end.
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
                 count += len(rows)
                 size += sum(map(_row_size, rows))
@@ -102,7 +103,7 @@ class ParquetFormat(ExportFormat):
         return self.root / "data" / f"train-{number:05d}.parquet"
 
     def close(self, written: Sequence[tuple[int, int] | None]) -> list[str]:
-        """Rename the files to consecutive numbers; if none exists, write one without rows; write the dataset card."""
+        """Rename the files to consecutive numbers, and write the card; if there is no file, write one without rows."""
         close_gaps(self._path, written)
         shards = [shard for shard in written if shard is not None] or [self._write_file(0, [])]
         download = sum(self._path(number).stat().st_size for number in range(len(shards)))

@@ -37,12 +37,12 @@ class WebDatasetFormat(ExportFormat):
     EXCEED = True
 
     def describe(self, outline: Outline) -> int:
-        """Return the size in bytes of all members of a record's sample."""
+        """Return the number of bytes that a record's sample takes in a tar: its members with headers and padding."""
         key, names = _key(outline), attachment_names(self.attachments)
         sizes = {f"{key}.jpg": outline.jpeg, f"{key}.cls": len(b"%d" % outline.label)}
         if outline.extra:
             sizes[f"{key}.json"] = len(to_json(outline.extra))
-        # ``bin`` stands for the extension that the attachment will get, because all extensions have three letters.
+        # ``bin`` stands for the extension that the attachment will get: all have three letters, so sizes are equal.
         sizes |= {f"{key}.{names[name].lower()}.bin": size for name, size in outline.attachments.items()}
         return sum(_member_size(name, size) for name, size in sizes.items())
 
@@ -92,7 +92,7 @@ def _add_member(tar: tarfile.TarFile, name: str, data: bytes | memoryview) -> No
 
 
 def _member_size(name: str, size: int) -> int:
-    """Return the size in bytes of a member with its header, which is one block unless the name needs pax records."""
+    """Return the bytes of a tar member: data, padding, and header (one block unless the name needs pax records)."""
     short = name.isascii() and len(name) <= tarfile.LENGTH_NAME
     header = _BLOCK if short else len(tarfile.TarInfo(name).tobuf(tarfile.PAX_FORMAT))
     return header + -(-size // _BLOCK) * _BLOCK
