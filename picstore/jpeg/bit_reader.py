@@ -22,17 +22,17 @@ TOO_MANY_SEGMENTS, BAD_MARKER, BAD_DC, TOO_MANY_COEFFICIENTS, TOO_SHORT, BAD_COD
 # has at most 6 blocks of 27 bits for the DC and 63 * 31 bits for the other coefficients: 1,485 bytes, read 8 at a time.
 PADDING = 2048
 
-_STEP = 32  # number of bytes to copy at a time
+_STEP = 32  # number of bytes that ``_copy_step`` copies, and compares with 0xFF, as one vector
 _u64, _u8 = np.uint64, np.uint8
 _ONES, _TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 
 
 @device_function
 def search_code(accumulator, ranges, symbols, shortest):
-    """Return symbol | length << 8 of the code at the accumulator's head (T.81, F.2.2.3), or 0 if there is no code.
+    """Return symbol | length << 8 of the code in the accumulator's highest bits (T.81, F.2.2.3), or 0 without a code.
 
     ``ranges`` and ``symbols``: addresses of a Huffman table's arrays with the layout that
-    ``transcode_lookup.make_lookups`` describes. ``shortest``: least number of bits of a code.
+    ``transcode_lookup.make_lookups`` describes. ``shortest``: number of bits of the shortest codes to try.
     """
     for length in range(shortest, MAX_CODE_BITS + 1):
         code = np.int64(accumulator >> _u64(64 - length))
@@ -54,7 +54,7 @@ def has_byte_ff(word):
 def refill(address, accumulator, valid, byte):
     """Fill the accumulator, whose highest bits are the stream's next bits, to at least 56 bits.
 
-    Return the accumulator, the number of its valid bits, and the next byte to load as an offset from ``address``.
+    Return the accumulator, the number of its valid bits, and the offset from ``address`` of the next byte to load.
     """
     accumulator |= load_u64(address + _u64(byte)) >> _u64(valid)
     byte += (63 - valid) >> 3
@@ -71,7 +71,7 @@ def _copy_step(memory: VectorMemory, source: Any, target: Any) -> Any:
 
 @inlined
 def _copy_plain(source, target, size, readable):
-    """Copy bytes up to the first 0xFF; if there is none, up to ``size`` + _STEP - 1 bytes. Return the number copied."""
+    """Copy the bytes before the first 0xFF, else ``size`` to ``size`` + _STEP - 1 bytes; return the number copied."""
     count = 0
     while count < size:
         if count + _STEP <= readable:
@@ -120,8 +120,8 @@ def unstuff(address, size, start, flat, segments):
         if following >= n:
             break
         code = source[following]
-        # A stuffed zero counts only right after its 0xFF. After more bytes 0xFF, which may precede markers only,
-        # libjpeg-turbo decodes some blocks wrongly.
+        # Accept a stuffed zero only after a single 0xFF. Several bytes 0xFF may only precede a marker; if a zero
+        # follows them, libjpeg-turbo decodes some blocks wrongly.
         if code == 0 and following == offset + 1:
             flat[out] = _u8(0xFF)
             out += 1

@@ -19,16 +19,16 @@ _MASK32 = np.uint64(0xFFFFFFFF)
 
 @inlined
 def append_bits(accumulator, pending, value, bits, target):
-    """Append ``bits`` (up to 32) bits, ``value``, to the accumulator; write 4 bytes if at least 32 bits are pending.
+    """Append ``value``, of ``bits`` bits (at most 32), to the accumulator; write 4 bytes once 32 bits are pending.
 
-    Return the accumulator, the number of pending bits, and the address of the next byte to write.
+    Return the accumulator, the number of pending (not yet written) bits, and the address of the next byte to write.
     """
     accumulator = (accumulator << _u64(bits)) | value
     pending += bits
     if pending >= 32:
         pending -= 32
         four = (accumulator >> _u64(pending)) & _MASK32
-        if ((four ^ _MASK32) - _u64(0x01010101)) & four & _u64(0x80808080):  # if a byte may be 0xFF, one at a time
+        if ((four ^ _MASK32) - _u64(0x01010101)) & four & _u64(0x80808080):  # if a byte may be 0xFF, write bytes singly
             for shift in range(24, -8, -8):
                 target = _write_byte((four >> _u64(shift)) & _u64(255), target)
         else:
@@ -50,11 +50,11 @@ def _write_byte(byte, target):
 
 @inlined
 def _copy_bits(address, first, end, accumulator, pending, target):
-    """Append bits ``first`` to ``end - 1`` of the data at ``address``; return the same as ``append_bits``."""
+    """Append bits ``first`` to ``end - 1`` of the data at ``address``; return what ``append_bits`` returns."""
     while pending >= 8:
         pending -= 8
         target = _write_byte((accumulator >> _u64(pending)) & _u64(255), target)
-    # Copy 56 bits at a time: the 8 bytes that are loaded contain them at any bit position.
+    # Copy 56 bits at a time, because 8 loaded bytes contain so many, at whichever bit of the first byte they begin.
     while end - first >= 56:
         more = load_u64(address + _u64(first >> 3)) << _u64(first & 7) >> _u64(8)
         accumulator = accumulator << _u64(56) | more

@@ -13,18 +13,21 @@ from picstore.jpeg.transcode_lookup import LOOKUP_BITS, SKIP_SHIFT
 from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u16
 
 # Columns of the row, int64, that describes a scan. Addresses: DATA of the unstuffed data, followed by PADDING zeros;
-# SEGMENTS of the segments' offsets in the data; BLOCKS of an MCU's blocks, int64 (blocks, 4): component, DC table, AC
-# table, whether the DC is edited; SINGLE to SYMBOLS of the arrays of ``transcode_lookup.make_lookups``; STARTS of the
-# notes that the kernel writes. Numbers of blocks: PER_MCU in an MCU, PER_SEGMENT in a segment, LEFT not yet read.
+# SEGMENTS of the next segment's offset in the data; BLOCKS of an MCU's blocks, int64 (blocks, 4): component, DC table,
+# AC table, whether the DC is edited; SINGLE to SYMBOLS of the arrays of ``transcode_lookup.make_lookups``; STARTS of
+# the next note to write (see POSITION_SHIFT). Numbers of blocks: PER_MCU in an MCU, PER_SEGMENT in a segment, LEFT not
+# yet read.
 DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_SEGMENT, LEFT = range(11)
-# Further columns of a scan's row, which the kernel fills. DAMAGE: code of damage. UNTIL: number of blocks left in the
-# segment. LIMIT: end of the segment in bits. PLANS: first of the columns that hold the plans of an MCU's blocks.
+# Further columns of a scan's row, which the kernel fills. DAMAGE: negative code of damage, or 0. UNTIL: number of
+# blocks of the segment not yet read. LIMIT: offset in the data, in bits, of the segment's end. PLANS: first column of
+# the plans.
 DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
-# Fields of a plan, which is what the kernel needs to read one of an MCU's blocks and begin the next block. AC, NEXT_DC,
-# NEXT_PLAN: addresses of the block's AC table, the next block's DC table and the next block's plan. AC_NUMBER,
-# NEXT_DC_NUMBER: indices of the two tables. SCAN: address of the scan's row. Without plans, an image took 20 µs longer.
+# A plan is a group of six columns of a scan's row that describes how to read one block of an MCU and begin the next
+# block. AC, NEXT_DC, NEXT_PLAN: addresses of the block's AC table, the next block's DC table and the next block's plan.
+# AC_NUMBER, NEXT_DC_NUMBER: indices of the two tables. SCAN: address of the row. Without plans, an image took 20 µs
+# longer.
 AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
-# Number of columns of a block's plan; and maximum number of blocks of an MCU, in the samplings of training JPEGs.
+# Number of columns of a plan; and number of plans in a row, because an MCU of training JPEGs has at most 6 blocks.
 _PLAN_COLUMNS, _MAX_BLOCKS = 6, 6
 SCAN_COLUMNS = PLANS + _PLAN_COLUMNS * _MAX_BLOCKS
 
@@ -33,8 +36,9 @@ SCAN_COLUMNS = PLANS + _PLAN_COLUMNS * _MAX_BLOCKS
 # bits: DC difference plus DIFFERENCE_BIAS.
 POSITION_SHIFT, BITS_SHIFT, DIFFERENCE_BIAS = 20, 12, 2048
 
-# A lane is the state of reading one scan: accumulator, number of its valid bits, address of the next byte, index of the
-# next coefficient, address of the block's plan (0 if idle). With a sixth number, two lanes would not fit the registers.
+# A lane is the state of reading one scan, a tuple: accumulator, number of its valid bits, address of the next byte,
+# index of the next coefficient in the block, address of the block's plan (0 if the lane is idle). With a sixth number,
+# two lanes would not fit the registers. PLAN is the plan's index in the tuple.
 PLAN = 4
 
 _u64, _i64 = np.uint64, np.int64
@@ -93,8 +97,8 @@ def _look_up(lane):
     """Skip the AC codes and values for which one lookup-table entry stands; return the lane (the state of reading)."""
     accumulator, valid, byte, k, plan = lane
     entry = _i64(load_u16(_u64(_load(plan, AC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
-    # Refill after the lookup and not before it, so that the lookup need not wait; it takes 11 bits, and at least 25 are
-    # valid at this point.
+    # Refill after the lookup and not before it, so that the lookup need not wait; at this point at least 25 bits are
+    # valid, and the lookup takes only 11.
     accumulator, valid, byte = refill(_u64(0), accumulator, valid, byte)
     k += entry >> SKIP_SHIFT
     if k < 64:
@@ -127,8 +131,8 @@ def _read_ac(plan, accumulator, k):
     """Read one AC code and its value.
 
     Returns:
-        The number of bits of both, 0 if damaged; and the index of the next coefficient, 64 at the end of the block, 0
-        if there is no code.
+        The number of bits of code and value together, 0 if damaged; and the index of the next coefficient, 64 at the
+        end of the block, 0 if there is no code.
     """
     row = _row(plan)
     length, symbol = _look_up_code(accumulator, _load(plan, AC_NUMBER), row)
@@ -142,7 +146,7 @@ def _read_ac(plan, accumulator, k):
 
 @device_function
 def _begin_scan(scan):
-    """Fill the plans of an MCU's blocks, and return a lane (the state of reading) at a scan's first AC code."""
+    """Fill a scan's plans, one for each block of an MCU; return a lane (the state of reading) at the first AC code."""
     row = array_at(scan, SCAN_COLUMNS, np.int64)
     row[DAMAGE] = 0
     blocks = array_at(_u64(row[BLOCKS]), 4 * row[PER_MCU], np.int64)
@@ -186,7 +190,7 @@ def _begin_block(lane):
 
 @inlined
 def _read_dc(lane):
-    """Write the next block's note, and skip its DC code and difference; return the lane (state of reading) there."""
+    """Write the next block's note; return the lane (the state of reading) after the block's DC code and difference."""
     accumulator, valid, byte, _, plan = lane
     row = _row(plan)
     position = 8 * (byte - row[DATA]) - valid
@@ -197,8 +201,8 @@ def _read_dc(lane):
     length, size = entry >> 8, entry & 255
     bits = accumulator << _u64(length)
     value = _i64(bits >> _u64(1) >> _u64(63 - size))
-    # A negative difference is coded plus 2**size - 1. Compute what to subtract, 0 or this, without a branch, because a
-    # processor cannot predict signs.
+    # A negative difference is coded as the difference plus 2**size - 1. Compute the number to subtract, 2**size - 1 or
+    # 0, without a branch, because a processor cannot predict signs.
     below = ((1 << size) - 1) & (_i64(bits >> _u64(63)) - 1)
     _note(row, position << POSITION_SHIFT | (length + size) << BITS_SHIFT | (value - below + DIFFERENCE_BIAS))
     accumulator, valid, byte = refill(_u64(0), bits << _u64(size), valid - length - size, byte)
@@ -226,7 +230,7 @@ def _note(row, number):
 
 @inlined
 def _stop(lane, damage):
-    """Store the code of a scan's damage, 0 if there is none, in the scan's row; return the lane as idle."""
+    """Store the code of a scan's damage, 0 if there is none, in the scan's row; return the lane with plan 0 (idle)."""
     accumulator, valid, byte, k, plan = lane
     _row(plan)[DAMAGE] = damage
     return accumulator, valid, byte, k, _u64(0)
@@ -240,7 +244,7 @@ def _table_offset(table):
 
 @device_function
 def _look_up_code(accumulator, table, row):
-    """Return the length and the symbol of the code at the accumulator's head; the length is 0 if there is no code."""
+    """Return the length and the symbol of the code in the accumulator's highest bits; length 0 means no code."""
     single = _u64(row[SINGLE] + _table_offset(table))
     entry = _i64(load_u16(single + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
     if entry == 0:
@@ -250,7 +254,7 @@ def _look_up_code(accumulator, table, row):
 
 @device_function
 def _search_code(accumulator, table, row):
-    """Search a Huffman table for the code at the accumulator's head.
+    """Search Huffman table ``table`` for the code in the accumulator's highest bits.
 
     Return symbol | length << 8, or 0 if there is no code.
     """

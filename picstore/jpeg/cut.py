@@ -193,7 +193,7 @@ def _cut_one(addresses, sizes, tiling, box, out, start, rect):
 
 @device_function
 def _find_frame(source, tiling):
-    """Return the offset of the baseline frame header (T.81, B.2.2), or 0 if the headers lack it."""
+    """Return the offset of a JPEG's frame header (SOF0 or SOF1; T.81, B.2.2), or 0 if there is no such header."""
     offset = 2
     end = min(tiling[HEADER], source.size)
     while offset + 9 <= end and source[offset] == 0xFF:
@@ -208,9 +208,9 @@ def _find_frame(source, tiling):
 
 @device_function
 def is_grid(size, tiling, lengths):
-    """Return whether the segments fill a JPEG of ``size`` bytes, and form rows of tiles."""
+    """Return whether segments of ``lengths`` bytes fill a JPEG of ``size`` bytes, and form whole rows of tiles."""
     for number in tiling:
-        # Below 2**31, products of two of these numbers fit int64.
+        # Require sizes below 2**31, because then the product of two sizes fits int64.
         if number < 1 or number >= 1 << 31:
             return False
     columns = (tiling[WIDTH] + tiling[MCU_WIDTH] - 1) // tiling[MCU_WIDTH]
@@ -227,14 +227,17 @@ def is_grid(size, tiling, lengths):
 def holds_box(tiling, box):
     """Return whether a box is not empty and lies within the image of a tiling.
 
-    Kernels must test this before they access the tiles under a box, because they would access memory out of bounds.
+    Kernels must test this before they read the tiles under a box, which otherwise may lie outside of the JPEG.
     """
     return 0 <= box[0] < box[2] <= tiling[WIDTH] and 0 <= box[1] < box[3] <= tiling[HEIGHT]
 
 
 @device_function
 def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
-    """Write the cut of a JPEG that can be cut, see ``_cut_one``; ``frame`` is the offset of the frame header."""
+    """Write the tiles under a box as a JPEG to ``out``, from ``target`` on; return the offset of the JPEG's end.
+
+    ``frame`` is the offset of the frame header, in which width and height change. Other arguments: see ``_cut_one``.
+    """
     width, height, header = tiling[WIDTH], tiling[HEIGHT], tiling[HEADER]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     left, right = max(box[0] - CUT_MARGIN, 0) // tile_width, (min(box[2] + CUT_MARGIN, width) - 1) // tile_width + 1
@@ -258,7 +261,8 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
         first = (top + row) * per_row
         for k in range(first + left, first + right):
             target += np.int64(lengths[k]) + 2
-            # A JPEG's restart markers have the numbers 0 to 7 in turn, beginning with 0 (T.81, B.2.1).
+            # Number the cut's restart markers anew, because a JPEG's have the numbers 0 to 7 in turn from 0 on (T.81,
+            # B.2.1).
             out[target - 2], out[target - 1] = _u8(0xFF), _u8(0xD0 + marker % 8)
             marker += 1
     # The cut ends with EOI in place of its last restart marker.
@@ -268,7 +272,11 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
 
 @device_function
 def tile_row_ranges(lengths, header, per_row, tiles):
-    """Return the offsets in the stream at which each row of ``tiles`` (left, top, right, bottom) begins and ends."""
+    """Return the offsets in the stream at which each row of some tiles begins, and those at which each row ends.
+
+    ``tiles`` has the tiles' indices: left, top, and last + 1 to the right and at the bottom. ``lengths`` are those of
+    all segments, of which an image has ``per_row`` in a row of tiles; ``header`` is the offset of the first segment.
+    """
     left, top, right, bottom = tiles
     begins, ends = np.empty(bottom - top, np.int64), np.empty(bottom - top, np.int64)
     position = header
@@ -289,7 +297,7 @@ def tile_row_ranges(lengths, header, per_row, tiles):
 
 @device_function
 def prefetch_tile_row(source, ranges, row):
-    """Prefetch row ``row`` of the tiles, if it exists; ``ranges`` is the result of :func:`tile_row_ranges`."""
+    """Load row ``row`` of tiles, if it exists, into the cache; ``ranges`` is the result of :func:`tile_row_ranges`."""
     begins, ends = ranges
     address = np.uint64(source.ctypes.data)
     if row < begins.size:

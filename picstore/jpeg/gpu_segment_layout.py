@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-# Indices of the words that describe an image, int64 (IMAGE_WORDS,). WIDTH, HEIGHT: size of all tiles in decoded pixels.
-# ACROSS, DOWN: sampling factors of the luma. COMPONENTS: number of components. INTERVAL: number of MCUs in a segment.
-# PER_ROW: number of segments in a row of tiles.
+# Indices of the words (integers) that describe an image, int64 (IMAGE_WORDS,). WIDTH, HEIGHT: size of all tiles in
+# decoded pixels. ACROSS, DOWN: sampling factors of the luma. COMPONENTS: number of components. INTERVAL: number of MCUs
+# in a segment. PER_ROW: number of segments in a row of tiles.
 (WIDTH, HEIGHT, ACROSS, DOWN, COMPONENTS, INTERVAL, PER_ROW) = range(7)
 # Indices of the first of three adjacent words of an image, one for each component. DC, AC: place of the lookup table,
 # see UNIT. QUANTIZATION: row of the quantization table. PLANE: offset of the samples, in the image and, during
@@ -13,7 +13,7 @@ DC, AC, QUANTIZATION, PLANE, STRIDE = 7, 10, 13, 16, 19
 # Further words of an image. PITCH: bytes from one row of pixels to the next. DATA: offset of the stream's first byte.
 # HELD: number of segments in the copied rows of tiles.
 PITCH, DATA, HELD = 22, 23, 24
-# Numbers of an image's blocks (BLOCKS), lookup-table entries (ENTRIES) and bytes of samples (SAMPLES).
+# Counts for an image: BLOCKS of its blocks, ENTRIES of its lookup-table entries, SAMPLES of its bytes of samples.
 BLOCKS, ENTRIES, SAMPLES = range(25, 28)
 # Sums over previous images of the batch: blocks, lookup-table entries, bytes of samples, bytes of pixels, parts of
 # segments. PART_SHIFT: number that, added to PART_WORDS · p, is the index of the first word of part p of the batch, if
@@ -38,7 +38,7 @@ PART_WORDS, WHOLE_BYTE = 6, 8
 # Indices of the words that describe a Huffman table, int32 (4,): index of its first entry, number of its entries, SHORT
 # (see LOOKUP_BITS), and whether it is for DC.
 FIRST_ENTRY, ENTRY_COUNT, SHORT, IS_DC = range(4)
-HUFFMAN_TABLES = 4  # DC 0, DC 1, AC 0 and AC 1
+HUFFMAN_TABLES = 4  # number of an image's Huffman tables: DC 0, DC 1, AC 0 and AC 1
 HUFFMAN_BYTES = 16 + 256  # bytes of a Huffman table: number of codes of each length, then symbols
 
 # A lookup table resolves any code in one step. Canonical codes increase with their length, so all codes longer than

@@ -83,7 +83,7 @@ def _checked_box(box: Sequence[int] | None, header: Header) -> Box:
 def _output_shape(size: int | Sequence[int], width: int, height: int) -> tuple[int, int]:
     """Return the height and width of :func:`decode`'s result.
 
-    A longer side that ``size`` leaves open is rounded down.
+    If ``size`` is the length of the shorter side, the longer side is rounded down.
     """
     problem = f"size is {size!r}; give one or two (height, width) integers, 1 to {_MAX_SIZE}"
     if isinstance(size, Sequence):

@@ -110,7 +110,8 @@ def transcode_all(
         For each source the result of :func:`transcode`, or the error that it would raise.
     """
     scans: list[_ScanRewriter | NotTranscodable] = [_returned(_begin, *source, interval) for source in sources]
-    # Run a step for all scans before the next step, which saves 2 %, because the step's code stays in the CPU's caches.
+    # Run each step for all scans before the next step. This saves 2 %, because the step's code stays in the CPU's
+    # caches.
     _run_step(scans, _ScanRewriter.flatten)
     _find_block_starts([scan for scan in scans if isinstance(scan, _ScanRewriter)])
     _run_step(scans, _ScanRewriter.choose_tables)
@@ -197,11 +198,11 @@ def reason_not_lossless(header: Header, coding: CodingParameters) -> str:
 
 
 def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[U8, I64]:
-    """Return the entropy-coded data without stuffing and markers, padded, and the offsets of its restart segments."""
+    """Return the scan's data without stuffing and markers, followed by PADDING zeros, and its segments' offsets."""
     source = np.frombuffer(jpeg, np.uint8)
     columns, rows = header.mcus
     expected = -(-columns * rows // header.restart_interval) if header.restart_interval else 1
-    # Each marker between restart segments takes two bytes.
+    # Test the number of segments before memory is allocated for them: each marker between two segments takes two bytes.
     if 2 * (expected - 1) > source.size:
         raise NotTranscodable(f"damaged JPEG: {_DAMAGE[bit_reader.TOO_SHORT]}")
     segments = np.zeros(expected + 1, np.int64)
@@ -215,7 +216,7 @@ def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[U8, I64]:
 
 @lru_cache(maxsize=64)
 def _mcu_blocks(parts: tuple[tuple[int, int, int], ...], *, every: bool) -> tuple[I64, I64]:
-    """Return the blocks of an MCU for the kernels, int64 (blocks, 4), and the DC tables of blocks whose DC is edited.
+    """Return the blocks of an MCU, int64 (blocks, 4), see ``find_edits``, and the DC tables of the edited blocks.
 
     Args:
         parts: for each component the number of blocks, and the indices of its DC and AC table.
@@ -226,7 +227,7 @@ def _mcu_blocks(parts: tuple[tuple[int, int, int], ...], *, every: bool) -> tupl
 
 
 def _find_block_starts(scans: Sequence[_ScanRewriter]) -> None:
-    """Find the bit at which each block of each scan begins, and set each scan's attribute ``damage``."""
+    """Write a note of each block's beginning to each scan's ``_starts``, and set the scan's attribute ``damage``."""
     rows = np.zeros((len(scans), block_starts.SCAN_COLUMNS), np.int64)
     for row, scan in zip(rows, scans, strict=True):
         scan.describe(row)
@@ -366,7 +367,7 @@ class _ScanRewriter:
         return huffman
 
     def _rebuilt_tables(self) -> HuffmanTables:
-        """Return the JPEG's Huffman tables with new DC tables, optimal for this image; all DC codes must be edited."""
+        """Return the JPEG's Huffman tables with new, optimal DC tables; all DC codes of the image must have edits."""
         optimal = {(0, k): optimal_table(counts) for k, counts in zip(self._dc, self._sizes.tolist(), strict=True)}
         return {**self._huffman, **optimal}
 

@@ -106,8 +106,9 @@ def _fill_several(counts, symbols, width, windows):
             windows[index : index + span] = entry
             if rest > 0 and not ends:
                 for first in range(index, index + span, 1 << rest):
-                    # Add the entry for the rest of the window. No field overflows: a window's codes and values have at
-                    # most 27 bits, and at most 12 symbols skip 16 coefficients each.
+                    # Add the entry for the bits after this code and value, so that one entry stands for all. No field
+                    # overflows: a window's codes and values have at most 27 bits, and at most 12 symbols skip 16
+                    # coefficients each.
                     for j in range(1 << rest):
                         windows[first + j] += windows[(1 << rest) + j]
             index += span

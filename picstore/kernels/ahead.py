@@ -30,7 +30,7 @@ from picstore.kernels.numba_names import CACHE, available
 # The kernels that take longest to compile, up to 3.5 s, come first, so that processes end at about the same time.
 _LONGEST = ("open_stream", "decode_rows", "resample_box", "gather_nearest", "cut_all")
 _NOWHERE = "in each process, as no folder keeps them: set NUMBA_CACHE_DIR to a folder that can be written"
-# Seconds to wait for another process to compile kernels: more than all kernels take on one busy core.
+# Seconds to wait while another process compiles kernels: more than all kernels take on one busy core.
 _LOCK_SECONDS = 300.0
 Advance = Callable[[], None]
 
@@ -123,7 +123,7 @@ def _wait_for_lock(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def _announced(number: int, how_often: str) -> Iterator[Advance]:
-    """Announce on stderr that kernels are compiled, by a bar on a terminal or else a line; yield the bar's advance."""
+    """Announce on stderr, by a bar or a line, that kernels are compiled; yield what to call after each kernel."""
     text = f"compiling {counted(number, 'kernel')}, {how_often}"
     if sys.stderr is None or not sys.stderr.isatty():
         started = time.monotonic()
@@ -172,15 +172,16 @@ class _Helper:
             without=NUMBA_EXTRAS,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Errors are not shown here: a kernel that does not compile raises its error when it is called.
+            # Hide the errors of this process: if a kernel does not compile, its first call in the parent raises the
+            # error.
             stderr=subprocess.DEVNULL,
             text=True,
-            # Detach the process from the terminal, so that Ctrl-C interrupts only the parent.
+            # Detach this process from the terminal, so that Ctrl-C there interrupts only the parent.
             start_new_session=True,
         )
 
     def work(self, queue: deque[Any], names: dict[Any, str], advance: Advance) -> None:
-        """Let the separate process compile kernels of ``queue`` until the queue is empty or that process has ended."""
+        """Let the separate process compile kernels of ``queue``, until the queue is empty or that process has died."""
         commands, answers = cast("IO[str]", self._process.stdin), cast("IO[str]", self._process.stdout)
         with contextlib.suppress(IndexError, OSError, ValueError):
             while True:

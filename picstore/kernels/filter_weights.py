@@ -21,13 +21,13 @@ from picstore.kernels.filters import (
 )
 from picstore.kernels.jit import device_function
 
-# Integer that stands for the weight 1; the weights of an output pixel add up to this number.
+# Integer that stands for the weight 1: the sum of all weights with which source pixels and fill enter an output pixel.
 ONE = 1 << ONE_BITS
 
 
 @device_function
 def cubic(distance, a):
-    """Return Keys' cubic (IEEE Transactions on ASSP 29, 1981) with parameter ``a``, for a distance of at most 2."""
+    """Return Keys' cubic (IEEE Transactions on ASSP 29, 1981) with parameter ``a``, at a distance of 0 to 2."""
     if distance < 1.0:
         return ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
     return a * (((distance - 5.0) * distance + 8.0) * distance - 4.0)
@@ -35,12 +35,12 @@ def cubic(distance, a):
 
 @device_function
 def _lanczos(distance):
-    """Return the value of the Lanczos filter at a distance below 1, in units of the filter's half-width."""
+    """Return the Lanczos filter's value at a distance of 0 to 1 from its center, in units of its half-width."""
     angle = math.pi * distance
     if angle < 1e-5:
         return 1.0
-    # sin a = cos(a - pi/2), by the cosine's series up to the 16th power, with an error below 5e-13. A photograph's
-    # weights thus take 72 us; with libm's sine they would take 105 us.
+    # Compute sin a = cos(a - pi/2) by the cosine's series up to the 16th power, with an error below 5e-13. A
+    # photograph's weights thus take 72 us; with libm's sine they would take 105 us.
     u = (angle - math.pi / 2) ** 2
     sine = 1.0
     for reciprocal in COSINE_SERIES:
@@ -55,7 +55,7 @@ def _filter_value(distance, interpolation, a):
 
     ``a`` is the parameter of Keys' cubic, which other filters ignore.
     """
-    # NEAREST and BOX give all pixels in their reach, which the caller finds by the pixels' centers, the same weight.
+    # NEAREST and BOX have equal weights: the caller passes only pixels whose centers lie within the filter.
     if interpolation < BILINEAR:
         return 1.0
     if distance >= 1.0:
@@ -67,7 +67,10 @@ def _filter_value(distance, interpolation, a):
 
 @device_function
 def _set_triangle(values, center, support, begin, end):
-    """Write to ``values`` the triangle filter's values at pixels ``begin`` to ``end - 1``; return the values' sum."""
+    """Write the triangle filter's values at pixels ``begin`` to ``end - 1`` to ``values``; return their sum.
+
+    The filter's middle and half-width, ``center`` and ``support``, are in pixels.
+    """
     total = 0.0
     for j in range(begin, end):
         values[j - begin] = max(1.0 - abs(j + 0.5 - center) / support, 0.0)
@@ -77,7 +80,10 @@ def _set_triangle(values, center, support, begin, end):
 
 @device_function
 def _set_values(values, center, support, begin, end, interpolation, antialias):
-    """Do as ``_set_triangle`` for other filters; without antialiasing, add values beyond the clip to border pixels."""
+    """Write values as ``_set_triangle`` does, for other filters; return the values' sum.
+
+    Without antialiasing, the filter's values beyond the clip are added to those at the clip's border pixels.
+    """
     a = SHARP_CUBIC if antialias else PLAIN_CUBIC
     first, last = begin, end
     if not antialias:
@@ -131,7 +137,7 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
     first = np.zeros(length, np.int64)
     count = np.zeros(length, np.int64)
     missing = np.full(length, ONE, np.int32)
-    weights = np.zeros((length, taps + 2), np.int16)  # two more columns of zeros, because weights are read in pairs
+    weights = np.zeros((length, taps + 2), np.int16)  # two zeros after each row, because weights are read in pairs
     values = np.empty(min(most, max(high - low, 1)))
     for i in range(length):
         center = start + (i + 0.5) * scale + tie
@@ -146,7 +152,7 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
         if begin < extent and end > 0:
             first[i] = max(begin, 0)
             count[i] = min(end, extent) - first[i]
-        # Round the running sum, not each weight, so that the integers add up to ONE.
+        # Round the running sum, not each weight, so that the integer weights add up to ONE.
         running = 0.0
         before = 0
         for j in range(begin, end):

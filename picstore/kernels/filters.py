@@ -29,18 +29,18 @@ TIE = 2.0**-20
 MAX_COORDINATE = 1 << 24
 # Parameter ``a`` of Keys' cubic filter: with antialiasing, and without.
 SHARP_CUBIC, PLAIN_CUBIC = -0.5, -0.75
-# Ratios of successive terms of the cosine's power series, for Horner's rule.
+# Ratio of each term of the cosine's power series to the previous term, without sign and argument; last term first.
 COSINE_SERIES = tuple(1 / (k * (k - 1)) for k in range(16, 0, -2))
 
 # Number of fractional bits of a weight; the weights of an output pixel add up to 1 << ONE_BITS.
 ONE_BITS = 14
-# Resampling sums pixels along columns (vertical pass), then along rows (horizontal pass): number of fractional bits of
-# the vertical pass's results.
+# Number of fractional bits of the results of resampling's vertical pass, which sums pixels along columns; the
+# horizontal pass then sums these results along rows.
 ROW_BITS = 6
 
-# Number of fractional bits of a weight in a bilinear warp.
+# Number of fractional bits of a pixel's weight in a bilinear warp.
 POSITION_BITS = 12
-# Positions in pixels below this bound are computed in int64, in units of 2**-32 pixels, without overflow.
+# Bound in pixels below which positions are computed in int64, in units of 2**-32 pixels, because they cannot overflow.
 GENTLE = float(1 << 29)
 
 _CODES: dict[str | int, int] = {

@@ -112,7 +112,8 @@ def _copying_caller(signature: str) -> Any:
 
     @overload(call)
     def call_kernel(address, packed):  # noqa: ARG001 - the names are compared
-        # If no kernel has the signature, return any function: without a kernel there is no address to call it with.
+        # If no kernel has the signature, return a function that is never called, because no kernel has an address to
+        # pass.
         if (target := _kernels.get(signature)) is None:
             return lambda address, packed: 1  # noqa: ARG005
         return lambda address, packed: target(*packed)  # noqa: ARG005
@@ -121,7 +122,7 @@ def _copying_caller(signature: str) -> Any:
 
 
 def device_function(function: Callable[..., Any]) -> Any:
-    """Decorate a function that only kernels call. It compiles faster, because it has no wrappers for Python."""
+    """Decorate a function that only kernels call; without wrappers for calls from Python it compiles faster."""
     return numba.njit(**device_options())(function)
 
 
@@ -147,7 +148,7 @@ def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Decorate a device function that costs no more than a call, so LLVM should copy it into its callers.
+    """Decorate a device function that LLVM is to copy into its callers, because it costs no more than a call.
 
     numba's own inlining infers the types of each copy again, which took a tenth of the time to compile the decoder.
     """
@@ -182,14 +183,15 @@ def array_at(address, size, dtype):
 
 
 def intrinsic_function(signature: Any, emit: Callable[..., Any]) -> Any:
-    """Return a function for kernels whose instructions ``emit(builder, *arguments)`` writes by LLVM's builder."""
+    """Return a function for kernels; ``emit(builder, *arguments)`` adds its instructions to LLVM's ``builder``."""
 
     def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
         result = emit(builder, *arguments)
         return ir.Constant(_byte_pointer, None) if signature.return_type == types.void else result
 
     typed = signature, generate
-    # By number of arguments, a function with this number of parameters, as numba requires; it returns types and code.
+    # Key: number of arguments. Value: a function with so many parameters, as numba requires, which returns signature
+    # and code.
     typings: dict[int, Callable[..., Any]] = {
         1: lambda _context, _a: typed,
         2: lambda _context, _a, _b: typed,
@@ -231,7 +233,8 @@ def _emit_memcpy(builder: Any, target: Any, source: Any, count: Any) -> None:
     builder.call(copy, [to, start, count, ir.IntType(1)(0)])
 
 
-# Copies bytes as C's memcpy does, given target, source and count. Callers check bounds.
+# Copies bytes as C's memcpy does, given the target's address, the source's address and the number of bytes. Callers
+# check bounds.
 memcpy = intrinsic_function(types.void(types.uintp, types.uintp, types.intp), _emit_memcpy)
 
 
@@ -269,8 +272,9 @@ def c_function(name: str, result: Any, *arguments: Any) -> Any:
     return intrinsic_function(result(*arguments), emit)
 
 
-# ``open`` takes the address of a path, and flags; ``pread`` takes a descriptor, an address, a size and an offset.
-# Negative results are errors. There is no ``fstat``, because glibc exports that symbol only since 2.33 (2021).
+# Functions of C. ``open`` takes the address of a path, and flags; ``pread`` takes a file descriptor, an address, a size
+# and an offset. Negative results are errors. ``fstat`` is not used, because glibc exports that symbol only since 2.33
+# (2021).
 open_file = c_function("open", types.int32, types.uintp, types.int32)
 read_at = c_function("pread", types.intp, types.int32, types.uintp, types.uintp, types.int64)
 close_file = c_function("close", types.int32, types.int32)
@@ -283,6 +287,6 @@ def _emit_extend(builder: Any, function: Any, before: Any, data: Any, size: Any)
 
 
 _extend_type = types.uint32(types.uint64, types.uint32, types.uint64, types.uint64)
-# Calls the checksum function at an address (first argument); the other arguments are the checksum of previous bytes,
-# and address and number of the bytes to add.
+# Calls the checksum function at an address (first argument) with the checksum of previous bytes, and address and number
+# of the bytes to add.
 extend_checksum: Any = intrinsic_function(_extend_type, _emit_extend)

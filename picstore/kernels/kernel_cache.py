@@ -63,7 +63,7 @@ class KernelCache:
         return None if folder is None else str(folder)
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """Return numba's result of compiling for a signature; None if the cache does not have it."""
+        """Return the cached result of compiling the kernel for a signature; None if the cache does not have it."""
         name, key = self.name_and_key(signature, context)
         if (found := _find(name, key)) is None:
             return None
@@ -75,12 +75,13 @@ class KernelCache:
             content = pickle.loads(payload)  # noqa: S301 - of a trusted owner, see ``read_trusted``
             return find("numba.core.compiler.CompileResult")._rebuild(context, *content)
         except Exception as error:
-            # Any error may come from numba's private functions above if another version of numba has changed them.
+            # Catch all errors, because numba's private functions above may raise any if another version of numba has
+            # changed them.
             _set_aside(path, f"numba cannot load it: {type(error).__name__}: {error}")
             return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Write numba's result of compiling to the cache, if it has a folder."""
+        """Write ``compiled``, numba's result for a signature, to the cache, if there is a folder for new kernels."""
         folder = cache_folders()[0]
         # Machine code with dynamic globals is not cached, because such globals may be addresses in this process.
         if folder is None or getattr(compiled.library, "has_dynamic_globals", False):
@@ -109,7 +110,7 @@ class KernelCache:
         kernel = re.sub(r"\W", "", function.__qualname__)
         return f"{kernel}-{key.hex()[:32]}{SUFFIX}", key
 
-    # numba's dispatcher may also call these three methods of a cache, which have nothing to do here.
+    # numba's dispatcher may call ``flush``, ``enable`` and ``disable`` of a cache, which have nothing to do here.
     def flush(self) -> None:
         """Do nothing, because each file is for one state of the sources."""
 
@@ -170,7 +171,7 @@ def _find(name: str, key: bytes) -> tuple[Path, bytes] | None:
 
 
 def check_payload(data: bytes, key: bytes) -> bytes:
-    """Return the pickled kernel in a file's bytes; raise Unusable if it, or ``key``, does not fit the file's digest."""
+    """Return the pickled kernel in a file's bytes; raise Unusable if it and ``key`` do not give the file's digest."""
     start = len(_HEADER) + hashlib.sha256().digest_size
     if data[:start] != _HEADER + _digest(key, data[start:]):
         raise Unusable("it was cut or changed, its digest differs")
@@ -273,7 +274,7 @@ def _source_digest(module: str) -> str:
 
 @cache
 def _read_source(module: str) -> tuple[bytes, tuple[str, ...]]:
-    """Return a digest of a module's source, and the picstore names it imports; both empty if ``module`` is not one."""
+    """Return a digest of a module's source, and the picstore names it imports; both empty if the module is missing."""
     path = f"{_ROOT}/{module.replace('.', '/')}.py"
     # ``os.path`` is faster than pathlib; a training looks up 500 imported names here, of which 400 are not modules.
     if not os.path.isfile(path):  # noqa: PTH113

@@ -78,16 +78,17 @@ def _linked_library(library_class: Any) -> Any:  # noqa: C901 - a class, as numb
 
 @contextlib.contextmanager
 def linked_only(dispatcher: Any) -> Iterator[None]:
-    """Make numba use :func:`_linked_library` within a ``with`` block. The caller holds the compiler's lock."""
+    """Make numba use :func:`_linked_library` within a ``with`` block. The caller lets only one thread compile."""
     codegen = dispatcher.targetctx.codegen() if available(LINKING) else None
-    # In a nested call, for a kernel that the kernel being compiled calls, numba's methods are already replaced.
+    # Do nothing in a nested call, to compile a kernel that another kernel calls: numba's methods are already replaced.
     if codegen is None or "set_env" in vars(codegen):
         yield
         return
     set_env = codegen.set_env
 
     def set_defined_env(name: str, env: Any) -> None:
-        # Only functions that Python can call have machine code, and so a symbol for their ``Environment``.
+        # Set an ``Environment`` only if its symbol exists: functions that Python cannot call have no machine code, no
+        # symbol.
         if codegen._engine.is_symbol_defined(name):
             set_env(name, env)
 

@@ -119,13 +119,13 @@ def _library() -> Any:
 
 @cache
 def device_options() -> dict[str, Any]:
-    """Return numba's options for functions that only kernels call."""
+    """Return the options of ``numba.njit`` for functions that only kernels call, if this numba has them."""
     known = find("numba.core.cpu.CPUTargetOptions")
     return {"nogil": True, **{name: True for name in OPTIONS[:2] if hasattr(known, name)}}
 
 
 @cache
 def inline_options() -> dict[str, Any]:
-    """Return the options of functions that are copied into their callers."""
+    """Return the options of ``numba.njit`` for functions that LLVM copies into their callers."""
     known = find("numba.core.cpu.CPUTargetOptions")
     return {**device_options(), **{name: True for name in OPTIONS[2:] if hasattr(known, name)}}

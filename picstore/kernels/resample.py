@@ -39,8 +39,8 @@ _u8, _u64 = np.uint8, np.uint64
 _BLACK = (0, 0, 0)
 _NO_DECODER = 0, 0
 
-# Calls a decoder, which writes rows of an image to ``source``, with the address of its state and a number n: the first
-# n rows must be written when it returns. The result is 0, or another number if the image is damaged.
+# Calls a decoder with the address of the decoder's state and a number n. The decoder must have written the first n rows
+# of an image to ``source`` when it returns. The result is 0, or another number if the image is damaged.
 _decode_rows = caller("int64(uint64, int64)")
 
 
@@ -99,7 +99,7 @@ def resample(
 
 @device_function
 def _source_range(first, count):
-    """Return the range (first, last + 1) of source pixels with a weight, and the largest ``count``.
+    """Return the first source pixel that has a weight, the last + 1, and the largest ``count``.
 
     ``first`` and ``count`` are results of ``axis_weights``; ``first`` is changed in place, to count from the range's
     first pixel.
@@ -138,7 +138,7 @@ def _copy_box(source, rows, left, top, flip, row, target):
 
 @device_function
 def _fill(fill, row, target):
-    """Fill the whole output with a color."""
+    """Fill the whole output with the color ``fill``; ``row`` is memory to work in, uint8 (width,)."""
     for c in range(3):
         row[:] = _u8(fill[c])
         for y in range(target[5]):
@@ -224,7 +224,7 @@ def resample_box(  # noqa: PLR0913 - a kernel's arguments are flat
         return True
     samples = 3 * (high - low)
     lines = np.zeros((GROUP, samples + 3 * PIXELS), np.int16)
-    columns = np.zeros((high - low + taps + PIXELS, COLUMN), np.int16)  # The columns beyond ``high`` have weight 0.
+    columns = np.zeros((high - low + taps + PIXELS, COLUMN), np.int16)  # Columns from ``high`` on have weight 0.
     addresses = np.zeros(y_weights.shape[1], np.uint64)
     total = np.empty(COLUMN // 2, np.int32)
     block = np.empty((width + PIXELS, COLUMN), np.uint8)

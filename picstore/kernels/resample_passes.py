@@ -16,21 +16,21 @@ from picstore.kernels.jit import device_function
 from picstore.kernels.simd import Vector, VectorMemory, load_byte, store_i16, transposed, vector_function
 from picstore.kernels.strided import put_bytes
 
-# ``interleave`` transposes GROUP rows of PIXELS pixels at a time from rows to columns.
+# Number of rows, and of pixels of each row, that ``_interleave_pixels`` transposes from rows to columns at a time.
 GROUP = 8
 PIXELS = 16
 # Number of output rows that the horizontal pass computes at a time, a block: 4 groups of 8 rows.
 BLOCK = 32
-# Number of samples in a column of a block, which is a pixel wide: red, green and blue of each of the BLOCK rows.
+# Number of samples in a column of a block: red, green and blue of one pixel in each of the BLOCK rows.
 COLUMN = 3 * BLOCK
-# Number of samples of a row that the vertical pass computes at a time.
+# Number of samples (levels of a channel) of a row that the vertical pass computes at a time.
 _SAMPLES = 64
 
-# Kernels cast integers to these types, because numba's constants are int64, of which a CPU's vector holds fewer.
+# Types to which kernels cast integers, because numba's constants are int64, of which a CPU's vector holds fewer.
 _i16, _i32, _u64 = np.int16, np.int32, np.uint64
-# Added to sums of the vertical pass, which have 14 fractional bits, to round them to 6 fractional bits.
+# Number to add to sums of the vertical pass, which have 14 fractional bits, to round them to 6 fractional bits.
 _HALF_ROW = 1 << 7
-# Added to sums of the horizontal pass, which have 6 + 14 fractional bits, to round them to whole levels.
+# Number to add to sums of the horizontal pass, which have 6 + 14 fractional bits, to round them to whole levels.
 _HALF_PIXEL = np.int32(1 << 19)
 
 
@@ -123,7 +123,10 @@ def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) 
 
 @device_function
 def interleave(lines, width, columns, group):
-    """Copy 8 rows of pixels to the columns of a block, as group ``group`` (0 to 3); may write to columns after them."""
+    """Transpose 8 rows of ``width`` pixels to the columns of a block, from row 8 * ``group`` on.
+
+    Up to PIXELS - 1 more columns are written.
+    """
     source, target = _u64(lines.ctypes.data), _u64(columns.ctypes.data + 6 * GROUP * group)
     for x in range(0, width, PIXELS):
         _interleave_pixels(source + _u64(6 * x), _u64(2 * lines.shape[1]), target + _u64(2 * COLUMN * x))
@@ -131,7 +134,7 @@ def interleave(lines, width, columns, group):
 
 @vector_function(5)
 def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, begin: Any, out: Any) -> None:
-    """Compute a column of the output's BLOCK rows.
+    """Compute a column of a block of output rows, as a weighted sum of source columns.
 
     Args:
         column: address of the first source column, int16 (COLUMN,).
@@ -140,7 +143,7 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
         begin: address of the sums' initial values, int32 (COLUMN // 2,); each stands for samples k and k + 4.
         out: address at which the output column is stored, uint8 (COLUMN,).
     """
-    parts = range(0, 2 * COLUMN, 32)  # offsets in bytes in a column of vectors of 16 samples
+    parts = range(0, 2 * COLUMN, 32)  # offsets in bytes of vectors of 16 samples in a column
 
     def add_pair(k: Any, sums: list[Vector]) -> list[Vector]:
         two = memory.load(memory.offset(weights, k, 4), 1, 32)
@@ -164,7 +167,11 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
 
 @device_function
 def sum_output_columns(columns, axis, taps, flip, fill, total, block):
-    """Compute all output columns of a block, uint8, as weighted sums of the source columns (horizontal pass)."""
+    """Compute all output columns of a block, uint8, as weighted sums of the source columns (horizontal pass).
+
+    ``axis`` has first source columns, weights and missing weights, as ``axis_weights`` returns them; ``taps`` is the
+    largest number of source columns; ``total`` is memory to work in.
+    """
     first, weights, missing = axis
     source, target, begin = _u64(columns.ctypes.data), _u64(block.ctypes.data), _u64(total.ctypes.data)
     row, pairs, plain = _u64(2 * weights.shape[1]), _u64((taps + 1) // 2), True

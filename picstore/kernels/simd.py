@@ -19,7 +19,7 @@ from picstore.kernels.jit import intrinsic_function, load_function, store_functi
 from picstore.kernels.numba_names import find
 
 _X86 = platform.machine() in ("x86_64", "AMD64")
-# LLVM's names of x86 instructions on 128 bits; the instruction on 256 bits is "avx2." followed by the key.
+# LLVM's names of x86 instructions for 128 bits; for 256 bits the name is "avx2." followed by the key.
 _SSE2 = {"pmadd.wd": "sse2.pmadd.wd", "packssdw": "sse2.packssdw.128", "packsswb": "sse2.packsswb.128"}
 
 
@@ -28,7 +28,7 @@ def _has_avx2() -> bool:
     features, of_host = getattr(config, "CPU_FEATURES", ""), find("numba.core.codegen.get_host_cpu_features")
     if features is None and of_host is not None:
         features = of_host()
-    # If False, ``_instruction`` uses two instructions on 128 bits in place of one on 256 bits.
+    # If this is False, ``_instruction`` uses two instructions for 128 bits in place of one for 256 bits.
     return "+avx2" in (features or "").split(",")
 
 
@@ -72,7 +72,7 @@ class Vector:
         return ir.VectorType(ir.IntType(bits), self.value.type.count)
 
     def widened(self, bits: int, *, signed: bool = True) -> Vector:
-        """Return the elements extended to ``bits`` bits."""
+        """Return the elements as integers of ``bits`` bits, extended by copies of the sign bit, or by zeros."""
         extend = self._builder.sext if signed else self._builder.zext
         return Vector(self._builder, extend(self.value, self._type(bits)))
 
@@ -156,7 +156,7 @@ class Vector:
         return self.shuffled(other, order).clamped(least, -least - 1).narrowed(bits // 2)
 
     def _instruction(self, name: str, other: Vector, bits: int) -> Vector:
-        """Return the result, in elements of ``bits`` bits, of an x86 instruction (key of _SSE2) for 256-bit vectors."""
+        """Run the x86 instruction ``name`` (key of _SSE2) on two 256-bit vectors; return elements of ``bits`` bits."""
         if _has_avx2():
             return self._call("avx2." + name, other, bits)
         count = self.value.type.count
@@ -178,7 +178,7 @@ class Vector:
         return Vector(self._builder, self._builder.shuffle_vector(self.value, other.value, mask))
 
 
-# Body of a loop, for ``VectorMemory.repeat``: takes the round's index and vectors, and returns the vectors' new values.
+# Body of a loop of ``VectorMemory.repeat``: takes the index of the repetition and the vectors, returns the new vectors.
 _Step = Callable[[Any, list[Vector]], list[Vector]]
 
 
@@ -256,7 +256,7 @@ class VectorMemory:
 def transposed(rows: list[Vector]) -> list[Vector]:
     """Transpose 8 × 8 numbers: in each 128 bits of eight vectors of int16, or of four vectors of bytes."""
     half = len(rows) // 2
-    # To interleave the first and the second half of 64 elements three times transposes them as an 8 × 8 matrix.
+    # Interleaving the first and the second half of 64 elements three times transposes them as an 8 × 8 matrix.
     for _ in range(3):
         rows = [mixed for a, b in zip(rows[:half], rows[half:], strict=True) for mixed in a.interleaved(b)]
     return rows
@@ -279,7 +279,7 @@ def _emit_load_byte(builder: Any, address: Any) -> Any:
 
 
 def _emit_count(name: str) -> Any:
-    """Return a function for kernels that counts a uint64's leading ("ctlz") or trailing ("cttz") zero bits."""
+    """Return a function for kernels that counts zero bits of a uint64: the highest ("ctlz") or the lowest ("cttz")."""
 
     def emit(builder: Any, number: Any) -> Any:
         return getattr(builder, name)(number, ir.Constant(ir.IntType(1), 0))

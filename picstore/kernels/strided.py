@@ -10,13 +10,13 @@ from picstore.arrays import I64, Array
 from picstore.kernels.jit import array_at, device_function, memcpy, store_u8
 from picstore.kernels.simd import load_u8, load_u32, store_i16, store_i32
 
-StridedImage: TypeAlias = I64  # description of an array's memory, or of several, see ``strided_image``
+StridedImage: TypeAlias = I64  # address, strides and shape of an array, or such rows of several arrays
 
 _u64 = np.uint64
 
 
 def strided_image(image: Array) -> StridedImage:
-    """Return the description of an array for a kernel. The caller keeps the array alive.
+    """Describe an array for a kernel by address, strides in bytes and shape. The caller keeps the array alive.
 
     Returns:
         int64: (address, 3 strides, 3, height, width); for a single plane, (address, 2 strides, height, width).
@@ -25,7 +25,7 @@ def strided_image(image: Array) -> StridedImage:
 
 
 def strided_images(images: Array | list[Array]) -> StridedImage:
-    """Return the description for a kernel of each image of an array (n, 3, H, W) or of a list: int64 (n, 7)."""
+    """Return :func:`strided_image` of each image of an array (n, 3, H, W) or of a list: int64 (n, 7)."""
     if isinstance(images, list):
         return np.stack([strided_image(image) for image in images])
     described = np.tile(strided_image(images[0]), (len(images), 1))
@@ -51,7 +51,7 @@ def put_bytes(row, count, to, step):
 
 @device_function
 def put_patterns(row, count, to, step, size):
-    """Copy the lowest ``size`` bytes, 2 or 4, of ``count`` uint32 to strided memory; see ``put_bytes``."""
+    """Copy the lowest ``size`` bytes, 2 or 4, of each of ``count`` uint32 to strided memory; see ``put_bytes``."""
     if size == 4 and step == 4:
         memcpy(to, row, 4 * count)
     elif size == 4:

@@ -125,7 +125,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
 
 @device_function
 def has_tiling(frame, tiling):
-    """Return whether headers match a tiling, except in height: an image's part has the headers of the whole image."""
+    """Return whether headers match a tiling except in height, which differs if only some tile rows are in memory."""
     return (
         frame[parse.WIDTH] == tiling[WIDTH]
         and 8 * frame[parse.HORIZONTAL] == tiling[MCU_WIDTH]
@@ -146,7 +146,7 @@ def least_width(factor):
 
 @device_function
 def _set_rect(tiling, box, factor, rect):
-    """Write left, top, width and height of the pixels to decode for a box to ``rect``.
+    """Write to ``rect`` left, top, width and height of the pixels that must be decoded for a box.
 
     Return the indices (left, top, right, bottom) of the tiles with these pixels; right and bottom are the last + 1.
     """
@@ -164,9 +164,9 @@ def _set_rect(tiling, box, factor, rect):
 
 @device_function
 def _unstuff_tiles(source, lengths, per_row, tiles, ranges, segments, scratch, frame):
-    """Copy the tiles' segments, without stuffing, to ``scratch`` after the planes.
+    """Copy the segments of ``tiles`` without stuffed zeros to ``scratch``, after the room for planes of samples.
 
-    Return the number of bytes that were written, or BAD_MARKER.
+    Write each segment's offset to ``segments``. Return the number of bytes that were copied, or BAD_MARKER.
     """
     left, top, right, _ = tiles
     begins, _ = ranges

@@ -15,7 +15,8 @@ from picstore.jpeg.huffman import MAX_CODE_BITS
 from picstore.kernels.jit import device_function, inlined, load_u16
 from picstore.kernels.simd import load_byte, load_native_u64, load_u8, store_i16, store_i32, store_native_u64
 
-# Number of the stream's next bits that index a lookup table; codes of more bits are searched in ``by_length``.
+# Number of the stream's next bits that index a lookup table. Longer codes are searched in ``by_length``, see
+# ``fill_table``.
 LOOKUP_BITS = 10
 _u64, _i16 = np.uint64, np.int16
 _LOOKUP_SHIFT = np.uint64(64 - LOOKUP_BITS)
@@ -24,9 +25,9 @@ BY_LENGTH = _RANGES + 256
 
 # Shifts of the fields in a 64-bit lookup-table entry, which stands for one or two AC codes. 0: number of bits of all
 # codes and values; _BEGIN: bit at which the last symbol's value begins; _SHIFT: 63 - size of this value; _FIRST_BITS:
-# number of bits of the first symbol's code and value; _FIRST, _LAST: number of coefficients from the one before the
-# entry to the first and to the last symbol's, _ENDS if the block ends; _VALUE: the first of two values, int16. A mask
-# of a field by which to shift costs nothing, because the processor's shifts use only 6 bits.
+# number of bits of the first symbol's code and value; _FIRST, _LAST: what to add to the index of the coefficient before
+# the entry to get that of the first and of the last symbol, _ENDS if the block ends; _VALUE: the first of two values,
+# int16. Shift amounts are masked by ``& 63`` at no cost, because the processor's shifts use only 6 bits.
 _BEGIN, _SHIFT, _FIRST_BITS, _FIRST, _LAST, _VALUE = 8, 16, 24, 32, 40, 48
 _ENDS = 64
 _63, _255 = np.uint64(63), np.uint64(255)
@@ -47,7 +48,7 @@ ZIGZAG = np.array(
 # Two blocks are stored side by side: their first rows, then their second rows, …, so that one vector holds a row of
 # both. PAIR_ZIGZAG has, for each position in zigzag order, the index in the first block. Positions after the last,
 # which the code for the end of a block and damaged streams reach, get an index behind both blocks, which is not used.
-OTHER_BLOCK = 8  # index of the second block's first coefficient
+OTHER_BLOCK = 8  # index of the second block's first coefficient, after the first block's row of 8
 BLOCK_PAIR = 128 + 16
 PAIR_ZIGZAG = np.array([k // 8 * 16 + k % 8 for k in ZIGZAG] + [128] * (15 + _ENDS + 64 - 63), np.uint8)
 
@@ -113,7 +114,8 @@ def fill_pairs(single, pairs):
     window = 0
     while window < 1 << LOOKUP_BITS:
         head = np.int64(load_u16(single + _u64(2 * window)))
-        # From the first window of 0 on, all windows begin with a code of more than LOOKUP_BITS bits, or with no code.
+        # Codes are in order of length. So from the first window (LOOKUP_BITS bits) without an entry on, all windows
+        # begin with a longer code, or with no code.
         if head == 0:
             store_native_u64(pairs + _u64(8 * window), _u64(0))
             window += 1
@@ -122,7 +124,8 @@ def fill_pairs(single, pairs):
         entry = _entry_of_one(length, symbol)
         size = symbol & 15
         rest = LOOKUP_BITS - length - size  # number of the window's bits after the code and its value
-        # Add no second code if none fits, or if the symbol ends the block, as all without a value except 0xF0 do.
+        # Add no second code if no bits are left, or if the symbol ends the block, as all symbols without a value except
+        # 0xF0 (16 zeros) do.
         if rest <= 0 or (size == 0 and symbol != 0xF0):
             for k in range(1 << (LOOKUP_BITS - length)):
                 store_native_u64(pairs + _u64(8 * (window + k)), entry)
@@ -133,7 +136,7 @@ def fill_pairs(single, pairs):
 
 @inlined
 def _fill_second(single, entry, size, rest, pairs):
-    """Write the entries of all windows of LOOKUP_BITS bits that begin with one code, whose own entry is ``entry``.
+    """Write the entries of all windows of LOOKUP_BITS bits that begin with the code of ``entry``, an entry of one code.
 
     After the code, a window has ``size`` bits of value and ``rest`` bits, which may begin with a second code.
     """
@@ -144,7 +147,7 @@ def _fill_second(single, entry, size, rest, pairs):
         if fits:
             both = _with_second(entry, following >> 8, following & 255)
         for bits in range(1 << size):
-            value = bits - ((1 << size) - 1) * (2 * bits < 1 << size) if fits else 0  # EXTEND, F.2.2.1
+            value = bits - ((1 << size) - 1) * (2 * bits < 1 << size) if fits else 0  # sign as in EXTEND, F.2.2.1
             store_native_u64(pairs + _u64(8 * ((bits << rest) + k)), both | _u64(value) << _u64(_VALUE))
 
 
@@ -162,7 +165,7 @@ def _search_code(accumulator, by_length):
 
 @inlined
 def read_dc(address, tables, accumulator, valid, byte):
-    """Read a DC difference.
+    """Read a DC difference by ``tables``, the addresses of a Huffman table's ``single`` and ``by_length``.
 
     Return new ``accumulator``, ``valid`` and ``byte``, the difference, and whether the code is valid.
     """
@@ -178,7 +181,7 @@ def read_dc(address, tables, accumulator, valid, byte):
 
 @inlined
 def _end_of_block(entry, first, index, last):
-    """Return how many bits of a block's last lookup-table entry belong to the block, and whether it ends validly."""
+    """Return the number of a block's bits in its last lookup-table entry, and whether the block ends validly."""
     bits = entry & _63
     # If the entry's first code already ends the block, the entry's second code belongs to the next block.
     if first >= last:
@@ -189,7 +192,10 @@ def _end_of_block(entry, first, index, last):
 
 @inlined
 def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
-    """Read AC coefficients into a block; return ``accumulator``, ``valid``, ``byte``, and whether codes are valid."""
+    """Read a block's AC coefficients; return ``accumulator``, ``valid``, ``byte``, and whether all codes are valid.
+
+    ``zigzag``, ``block``: addresses of PAIR_ZIGZAG, and of the block's first coefficient in a pair of blocks.
+    """
     pairs, by_length = tables
     index, last = zigzag, zigzag + _63
     while True:
@@ -216,7 +222,7 @@ def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
 
 @inlined
 def skip_ac(address, tables, accumulator, valid, byte):
-    """Skip a block's AC coefficients; return the same as ``read_ac``."""
+    """Skip a block's AC coefficients, without storing them; return the same values as ``read_ac``."""
     pairs, by_length = tables
     index, last = _u64(0), _63
     while True:

@@ -220,7 +220,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
 
 @inlined
 def _describe_parts(source, segment, mcus, distances, described):
-    """Write the words of a segment's parts, which entry points separate; return whether all points lie in the segment.
+    """Describe the parts into which entry points divide a segment; return whether all points lie in the segment.
 
     Neighboring parts share the byte in which one ends and the next begins, and a stuffed zero after this byte.
     """
@@ -283,7 +283,8 @@ def _copy_codes(address, codes):
             longer += here
     for k in range(16, 16 + 256):
         codes[k] = np.uint8(load_byte(address + _u64(k)) if k < 16 + total else 0)
-    # If no code has more than LOOKUP_BITS bits, all windows of LOOKUP_BITS bits get an entry, even without a code.
+    # If no code has more than LOOKUP_BITS bits, every window (LOOKUP_BITS bits) has an entry, even if it begins with no
+    # code.
     return short if longer else 1 << words.LOOKUP_BITS
 
 

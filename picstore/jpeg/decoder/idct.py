@@ -71,8 +71,8 @@ def _summed(a: Vector, b: Vector, *factors: tuple[int, int]) -> list[_Wide]:
 
 def _transform(x: list[Vector], shift: int) -> list[Vector]:
     """Compute sixteen 1-D inverse DCTs of 8 coefficients in parallel, in 16-bit vector elements, with saturation."""
-    # Half a unit of the result is added to round. This number does not fit int16, so it is the product of two, of which
-    # one is 16.
+    # To round, half a unit of the result is added. Half a unit does not fit int16, so it is computed as 16 times a
+    # number.
     sixteen, unit = x[0].filled(16), (1 << FRACTION, (1 << (shift - 1)) // 16)
     (sum04,), (difference04,) = _summed(x[0] + x[4], sixteen, unit), _summed(x[0] - x[4], sixteen, unit)
     rotated2, rotated6 = _summed(x[2], x[6], (A, A + C), (A + B, A))
@@ -86,7 +86,7 @@ def _transform(x: list[Vector], shift: int) -> list[Vector]:
 
 
 def _take_rows(memory: VectorMemory, block: Any, quantization: Any, used: Iterable[int]) -> list[Vector]:
-    """Load the ``used`` rows of two blocks and dequantize them; set all rows in memory to zero."""
+    """Load and dequantize the rows ``used`` (indices) of a pair of blocks; set all 8 rows in memory to zero."""
     rows = [memory.load(memory.offset(block, 32 * k), 16, 16) for k in used]
     for k in range(8):
         memory.store(memory.offset(block, 32 * k), memory.zeros(16, 16))

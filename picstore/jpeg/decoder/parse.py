@@ -28,8 +28,8 @@ DAMAGED_HEADER, UNSUPPORTED = -10, -11
 
 # Indices in a frame, int64 (FRAME,), which holds the values of a stream's headers. HORIZONTAL, VERTICAL: sampling
 # factors of the luma. COMPONENTS: number of components. INTERVAL: MCUs between restart markers, 0 if there are none.
-# START: bytes before the entropy-coded data. QUANTIZATION, DC, AC: indices of the first component's table numbers;
-# those of the other two components follow.
+# START: bytes before the entropy-coded data. QUANTIZATION, DC, AC: each the first of three
+# indices, at which the numbers of the components' tables are.
 WIDTH, HEIGHT, HORIZONTAL, VERTICAL, COMPONENTS, INTERVAL, START, QUANTIZATION, DC, AC = 0, 1, 2, 3, 4, 5, 6, 7, 10, 13
 # _IDS: index of the first of three components' ids. _DEFINED: a flag for each table that the headers define. _COLORS:
 # flags _JFIF and _ADOBE_RGB.

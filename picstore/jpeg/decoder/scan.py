@@ -50,7 +50,8 @@ MOST_SURPLUS_ROWS = 17
 # Error code for a segment that has more bytes than its MCUs need.
 SURPLUS_BYTES = -12
 
-# Number of bytes before each row of samples, for a copy of the row's first sample; _EDGE + STEP bytes follow the row.
+# Number of bytes to reserve before each row of samples, of which the last takes a copy of the row's first sample, so
+# that interpolation needs no special case. _EDGE + STEP bytes are reserved after the row.
 _EDGE = 16
 _u64, _i16 = np.uint64, np.int16
 
@@ -65,12 +66,12 @@ SKIPPED, ENDS_EARLY = FRAME + 10, FRAME + 11
 # _ACCUMULATOR, _VALID, _BYTE: accumulator, valid bits and next byte of the bit reader. _LIMIT: end of the segment in
 # bits. _UNTIL: MCUs left in the segment. _SEGMENT: address of the next segment's offset.
 _ACCUMULATOR, _VALID, _BYTE, _LIMIT, _UNTIL, _SEGMENT = range(FRAME + 12, FRAME + 18)
-# _FLAT, _ZIGZAG, _BLOCKS_AT, _PLANES, _PLAN: addresses of the data, the zigzag order, the blocks, the planes and the
-# plan. PER_MCU: number of blocks in an MCU.
+# Addresses: _FLAT of the data, _ZIGZAG of the zigzag order, _BLOCKS_AT of pairs of blocks of coefficients, _PLANES of
+# the planes of samples, _PLAN of the plan. PER_MCU: number of blocks in an MCU.
 _FLAT, _ZIGZAG, _BLOCKS_AT, _PLANES, _PLAN, PER_MCU = range(FRAME + 18, FRAME + 24)
 STATE = FRAME + 24
 
-# The plan holds what is needed to decode an MCU: a row of _FIELDS numbers, uint64, for each of at most BLOCKS blocks.
+# The plan describes how to decode an MCU: a row of _FIELDS numbers, uint64, for each of at most BLOCKS blocks.
 BLOCKS, _FIELDS = 6, 10
 # The plan's last three numbers hold the DC of each component's previous block.
 PLAN = BLOCKS * _FIELDS + 3
@@ -84,7 +85,7 @@ _PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, 
 
 @inlined
 def block_sides(h, v, factor):
-    """Return the number of samples per side of a luma block, and of a chroma block, decoded at 1 / ``factor``."""
+    """Return the samples per side of a luma and of a chroma block at 1 / ``factor``; luma is sampled ``h`` × ``v``."""
     luma = 8 // factor
     return luma, 2 * luma if h == 2 and v == 2 and factor > 1 else luma
 
@@ -108,7 +109,7 @@ def row_stride(frame):
 
 @device_function
 def planes_length(frame):
-    """Return the bytes for two rows of MCUs in three planes, two rows of upsampled chroma, and STEP RGB pixels."""
+    """Return the number of bytes of two rows of MCUs in three planes, two rows of full-width chroma, STEP pixels."""
     return (3 * 16 * frame[VERTICAL] + 2) * row_stride(frame) + 3 * STEP
 
 
@@ -198,17 +199,18 @@ def decode_scan(frame, until_row):
 
 @inlined
 def _clear_dc(last):
-    """Set the DC of each component's previous block to zero, as at the beginning of a segment."""
+    """Set the DC of each component's previous block, three values at ``last``, to zero, as each segment begins."""
     for c in range(3):
         store_native_u64(last + _u64(8 * c), _u64(0))
 
 
 @inlined
 def _read_mcu(flat, zigzag, plan, block, reader, skips):
-    """Read an MCU, block b to one half of pair b of blocks; return ``reader`` after it, and whether codes are valid.
+    """Read an MCU's coefficients; return ``reader`` after the MCU, and whether all codes are valid.
 
-    ``reader`` holds the accumulator, the number of its valid bits, and the offset of the next byte. If ``skips`` is
-    true, read only the DC values, from which the next MCU's DC values are predicted.
+    ``block`` is the address of the first block; the next blocks are in the next pairs of blocks. ``reader`` holds the
+    accumulator, the number of its valid bits, and the offset of the next byte. If ``skips`` is true, read only the DC
+    values, from which the next MCU's DC values are predicted.
     """
     accumulator, valid, byte = reader
     entry = plan[0]
@@ -235,7 +237,7 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
 
 @inlined
 def _transform_mcus(plan, block, stride):
-    """Compute the samples of two MCUs, and set the plan's ``_TARGET`` to the samples of the next two.
+    """Compute the samples of two MCUs, and advance each block's ``_TARGET`` in the plan to the next two MCUs.
 
     If the number of MCUs in a row is odd, the second MCU's samples after the last MCU are not used.
     """
@@ -255,7 +257,7 @@ def _transform_mcus(plan, block, stride):
 
 @device_function
 def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):
-    """Set the plan's ``_TARGET`` to the first samples of a row of MCUs: rows alternate between two halves of planes."""
+    """Set ``_TARGET`` of each block to its first samples in a row of MCUs; rows alternate between halves of planes."""
     begin, per_mcu = plan
     for b in range(per_mcu):
         entry = begin + _u64(8 * _FIELDS * b)

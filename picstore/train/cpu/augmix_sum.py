@@ -20,7 +20,7 @@ class Mixture:
         self._sum: F32 = np.empty(0, np.float32)
 
     def add(self, weight: float, position: float) -> None:
-        """Run a ``MIX`` step, given its operands. Three chains for 224 × 224 pixels take 86 µs, and in NumPy 530 µs."""
+        """Run a ``MIX`` step with its two operands. Three chains for 224 × 224 pixels take 86 µs, in NumPy 530 µs."""
         if position == MIX_FIRST:
             self._original, self._sum = self._image.copy(), np.zeros(self._image.size, np.float32)
         add_weighted(self._image.reshape(-1), self._original.reshape(-1), self._sum, weight, int(position))

@@ -24,14 +24,14 @@ _TABLES = 8
 _f32, _i32, _u8, _u64 = np.float32, np.int32, np.uint8, np.uint64
 _LOW = np.uint64(0xFF)
 _TOP, _PER_LEVEL = np.float32(255), np.float32(1 / 255)
-# The sharpening filter's weights are 5 in the middle and 1 around it; their sum is 13.
+# To smooth for sharpening, the sum of 3 × 3 pixels plus 4 times the middle pixel is divided by 13, the sum of weights.
 _FOUR, _THIRTEENTH = np.float32(4), np.float32(1 / 13)
 _first_ratio = device_function(first_ratio)
 
 
 @device_function
 def half_weights(radius, sigma):
-    """Return a blur's float32 weights: the middle tap's, then one side's, and zeros up to a multiple of GROUP."""
+    """Return a blur's weights, float32: the middle's, one side's that count, and zeros up to a multiple of GROUP."""
     values = np.empty(radius + 1)
     ratio = _first_ratio(sigma)
     square = ratio * ratio
@@ -63,9 +63,9 @@ def reflected(i, extent):
 
 @device_function
 def weighted_sum(flat, low, high, weights, out):
-    """Write a weighted sum of rows to ``out``. Rows have out.size values; ``low`` and ``high`` are starts in ``flat``.
+    """Write to ``out`` a weighted sum of rows in ``flat``, each as long as ``out``.
 
-    weights[0] is for the row at low[0]; weights[k] is for the two rows at low[k] and high[k].
+    weights[0] is for the row that begins at flat[low[0]], weights[k] for those that begin at low[k] and at high[k].
     """
     middle, count = flat[low[0] :], out.size
     first = weights[0]
@@ -151,7 +151,7 @@ def _count_levels(plane, counts):
 
 @device_function
 def _equalizing_table(counts, table):
-    """Write each level's equalized value to ``table``, from the histograms ``counts``; return False to change none."""
+    """Write each level's equalized value to ``table``, from the histograms ``counts``; return False if levels stay."""
     total, last = 0, 0
     for level in range(_LEVELS):
         count = 0
@@ -209,7 +209,7 @@ def _copy_row(row, out):
 
 @device_function
 def _sharpen_row(rows, y, rest, column, out):
-    """Write to ``out`` the blend of row ``y`` (1 - rest) and its smoothed copy (rest); leave out both end pixels."""
+    """Write (1 - rest) · row y + rest · its smoothed copy to ``out``, except the first and the last pixel."""
     above, row, below = rows[(y - 1) % 3], rows[y % 3], rows[(y + 1) % 3]
     for i in range(row.size):
         column[i] = above[i] + row[i] + below[i]

@@ -23,12 +23,12 @@ _POSITIONS = ThreadBuffer()
 
 _f32, _i32, _u8, _u32, _u64 = np.float32, np.int32, np.uint8, np.uint32, np.uint64
 _LOW, _SHIFT, _HALF = np.uint32(0xFF), np.uint32(BITS), np.uint32(ONE // 2)
-_INSIDE = np.uint32(1 << 24)  # bit that is set in a packed pixel of the image, not in a border pixel of fill or 0
+_INSIDE = np.uint32(1 << 24)  # bit that is set in packed pixels copied from the image, not in a border of fill or 0
 _PER_ONE, _FRACTION = np.float32(1 / ONE), ONE - 1
 
 
 def move_pixels(program: ColorProgram, slot: int, step: int, image: U8) -> None:
-    """Run a step ``WARP`` or ``ELASTIC`` on image ``slot``, uint8 (3, height, width), C-contiguous, in place."""
+    """Run step ``step``, WARP or ELASTIC, of a program on image ``slot``, uint8 (3, h, w), C-contiguous, in place."""
     operands = program.operands
     size = 2 * image.shape[1] * image.shape[2]
     positions = _POSITIONS.at_least(4 * size).view(np.int32)[:size].reshape(2, *image.shape[1:])
@@ -107,7 +107,7 @@ def _channel(pixel, shift):
 
 @inlined
 def _weights(to_x, to_y):
-    """Return the 12-bit weights of the four neighbors of a position; casts keep numba from computing in 64 bits."""
+    """Return the 12-bit weights of the 2 × 2 pixels around a position; casts keep numba from computing in 64 bits."""
     fx, fy = _u32(to_x & _FRACTION), _u32(to_y & _FRACTION)
     both = _u32(_u32(fx * fy + _HALF) >> _SHIFT)
     return _u32(_u32(ONE) - fx - fy + both), _u32(fx - both), _u32(fy - both), both

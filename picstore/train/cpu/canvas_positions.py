@@ -13,7 +13,7 @@ from picstore.train.cpu.blur_sharpen_equalize import half_weights, pad_row, refl
 from picstore.train.cpu.noise import random_bits
 from picstore.train.transforms.opcodes import LEAST_SIGMA, NEAREST, SAMPLING
 
-BITS, ONE = 12, 1 << 12  # number of fractional bits of a position, and one pixel in such units
+BITS, ONE = 12, 1 << 12  # number of fractional bits of a position, and the distance of 1 pixel in such integers
 
 _f32, _i32 = np.float32, np.int32
 _S40 = np.uint64(40)
@@ -22,7 +22,7 @@ _TO_UNIT = np.float32(2.0**-23)
 
 @inlined
 def _fixed(at, scale, shift, extent):
-    """Return at · scale + shift, rounded down to int32, and moved to at most one pixel outside of the image."""
+    """Return ``at`` · scale + shift, rounded down to int32, at most one pixel outside of 0 to ``extent`` pixels."""
     at = at * scale + shift
     at = at if at > -scale else -scale  # NaN becomes -scale too.
     highest = scale * (extent + 1) - 1

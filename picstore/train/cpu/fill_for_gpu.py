@@ -36,7 +36,7 @@ _REASONS = {
     WRONG_ENTRY_POINTS: "its entry points do not lie within its segments",
     OUTSIDE: "its box does not lie within what was read of it",
 }
-# In this number of first batches of a process, the CPU also decodes one image, to check the GPU's pixels. More than 1
+# Number of first batches of a process in which the CPU also decodes one image, to check the GPU's pixels. More than 1
 # batch is checked, because some batches may be dropped.
 PROBED = 16
 _probed = count()
@@ -196,14 +196,15 @@ class SegmentFiller:
         self._encoded.bounds[part, 1] += results[:, 3] * good
         self._encoded.boxes[part] = rects
         self._encoded.boxes[part, 1] += records.tops[part]
-        # The GPU sees the copied rows of tiles as an image of their own, so its height and box count from the first.
+        # For the GPU, the copied rows of tiles are an image: count this image's height and box from the first copied
+        # row.
         top, height = rects[:, 1], records.layouts[part, HEIGHT]
         rows = results[:, 2] // self._per_row[part]
         self._tilings[part, HEIGHT] = np.minimum(rows * records.layouts[part, MCU_HEIGHT], height - top)
         self._boxes[part, 1::2] -= top[:, None]
 
     def _decode(self, slot: int, reason: str) -> None:
-        """Decode on the CPU an image that the GPU does not, and note the ``reason``; raise ImageError if damaged."""
+        """Decode on the CPU an image that the GPU cannot decode for ``reason``; raise ImageError if it is damaged."""
         factor = int(self._factors[slot])
         pixels, (left, top) = decode_slot(self._records, slot, self._reach[slot], factor=factor)
         self._segment_tables.pixels[slot] = np.ascontiguousarray(pixels.transpose(2, 0, 1))

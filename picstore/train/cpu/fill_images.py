@@ -27,7 +27,7 @@ from picstore.train.transforms.opcodes import OutputDtype
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """One view of all images of a batch."""
+    """One view of all images of a batch: each image has an output in each view."""
 
     params: TransformParams  # random parameters of all views that share this view's transforms, a row for each image
     first: int  # row in ``params`` of this view of the batch's first image; the rows of its other images follow
@@ -37,8 +37,8 @@ class _View:
 class ImageFiller:
     """Filler of batches with images and targets; see :class:`BatchFiller`.
 
-    Any thread may fill any slots in any order, because a slot depends only on its record and its parameters. A record
-    is decoded once, within the box that all views together reach. All images lie in one block of memory.
+    Any thread may fill any slots (images) in any order, because an image depends only on its record and parameters. A
+    record is decoded once, within the box that all views together reach. All images lie in one block of memory.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class ImageFiller:
 
 
 def _allocate(geometries: Sequence[Geometry], output: OutputSpec, n: int, blocks: BufferPool) -> list[ViewImages]:
-    """Allocate one block of memory for the images of n slots in all groups.
+    """Allocate one block of memory for n images in each view of all groups of views.
 
     The block comes from a pool, because fresh pages would take a tenth of the time in which a batch is filled.
 

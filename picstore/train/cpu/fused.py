@@ -168,9 +168,10 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
 
 @device_function
 def _open_image(stages, stream, box, factor, workspace, rect):
-    """Open the tiles that ``box`` needs, or the whole image if ``box`` covers it or it has no tiles to open alone.
+    """Open (parse up to the first pixel) the tiles of an image that ``box`` needs.
 
-    ``rect`` receives the rectangle that is opened. Return a code, as ``open_box`` does.
+    The whole image is opened if it has no usable tiles, or if ``box`` covers it. ``rect`` receives the rectangle that
+    is opened. Return a code, as ``open_box`` does.
     """
     addresses, sizes, layout, size, top = stream
     if box[0] > 0 or box[1] > 0 or box[2] < size[0] or box[3] < size[1]:

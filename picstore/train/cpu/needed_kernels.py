@@ -106,7 +106,7 @@ def _of_geometry(geometry: Geometry, output: OutputSpec) -> Iterator[Any]:
         yield apply_edges
     if "polygons" in output.targets:
         yield clip_polygon
-    if set(output.targets) - {"boxes", "keypoints", "polygons", "extra"}:  # The others are attachments, perhaps masks.
+    if set(output.targets) - {"boxes", "keypoints", "polygons", "extra"}:  # Others are attachments, perhaps masks.
         yield warp_nearest
     if any(name.startswith(MAP_PREFIX) for name in output.targets):
         yield warp_map

@@ -36,7 +36,7 @@ _TO_BYTE = np.float32((256 - 1e-3) / 255)  # factor in torchvision's conversion 
 
 @device_function
 def _grey(chunk, grey):
-    """Write the grey levels of the chunk's pixels, rounded down, to ``grey``."""
+    """Write the grey levels, rounded down, of a chunk of pixels, float32 (3, _CHUNK), to ``grey``."""
     red, green, blue = chunk[0], chunk[1], chunk[2]
     for i in range(grey.size):
         grey[i] = np.floor(_RED * red[i] + _GREEN * green[i] + _BLUE * blue[i])
@@ -61,7 +61,7 @@ def _saturate(chunk, factor, rest):
 
 @device_function
 def _turn_hue(chunk, turns):
-    """Turn the hue of the chunk's pixels by sixths of a turn; value and saturation stay.
+    """Turn the hue of the chunk's pixels by ``turns`` sixths of a turn; value and saturation stay.
 
     With hue h in sixths of a turn, value v and chroma d, a channel is v − d · clamp(min(k, 4 − k), 0, 1) for
     k = (n + h) mod 6 and n = 5, 3, 1 for red, green, blue (Alvy Ray Smith's hexcone, without its six cases).
@@ -154,9 +154,9 @@ def _sum(grey, count):
 
 @device_function
 def _run_step(opcode, number, second, mean, chunk):
-    """Run one step on a chunk.
+    """Run one pointwise step on a chunk of pixels, float32 (3, _CHUNK).
 
-    ``number`` and ``second`` are the step's first two operands, ``mean`` the mean grey level.
+    ``number`` and ``second`` are the step's first two operands, ``mean`` is the whole image's mean grey level.
     """
     flat = chunk.reshape(3 * _CHUNK)
     factor = _f32(number)

@@ -23,7 +23,7 @@ from picstore.train.cpu.warp_taps import warp_taps
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.padding_and_edges import CONSTANT, border_indices, vector_length
 
-_TOLERANCE = 1e-6  # allowance for rounding errors in sizes and scales
+_TOLERANCE = 1e-6  # allowance for rounding errors: of a size in pixels, and of a scale relative to the scale
 
 
 def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int], factor: int, out: U8) -> None:
@@ -153,7 +153,7 @@ def _with_border(
 ) -> tuple[Array, tuple[int, int]]:
     """Add to an image or mask those pixels of its repeated or mirrored border that the output shows.
 
-    Return the pixels, and left and top of the first of them in source pixels; ``origin`` is that of ``pixels``.
+    Return the pixels, and left and top of their first pixel in source pixels, as ``origin`` is for ``pixels``.
     """
     (left, top, right, bottom), (width, height) = geometry.window[slot].tolist(), geometry.source_size[slot].tolist()
     if left >= right or top >= bottom:

@@ -21,7 +21,7 @@ from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import ColorProgram
 from picstore.train.transforms.opcodes import OutputDtype
 
-# Kernels by opcode: of the color steps without operands, and of those with operands.
+# Kernels of color steps by opcode: of steps without operands, and of steps with operands.
 _OF_IMAGES: dict[int, Callable[[U8], None]] = {opcodes.AUTOCONTRAST: stretch_contrast, opcodes.EQUALIZE: equalize}
 _OF_OPERANDS: dict[int, Callable[[F64, int, int, U8], None]] = {opcodes.SHARPNESS: sharpen, opcodes.BLUR: blur}
 
@@ -36,7 +36,7 @@ _PATTERNS: dict[int, tuple[Any, tuple[Any, ...]]] = {
 
 
 def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: OutputDtype) -> None:
-    """Run the color steps of image ``slot``, without the GIL: a kernel for each run of pointwise steps or other step.
+    """Run the color steps of image ``slot`` without the GIL: a kernel for adjacent pointwise steps or for another step.
 
     The Python code takes 2 µs, and 1 µs more for each kernel.
 

@@ -212,7 +212,7 @@ def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> 
 
 
 def _visible_rect(geometry: Geometry, slot: int) -> tuple[I64, I64]:
-    """Return (left, top) and (right, bottom) of the part of an image within ``clip``; edges may hide more of it."""
+    """Return (left, top) and (right, bottom) of an image's part within ``clip``, of which edges may hide more."""
     clip = geometry.clip[slot]
     return np.maximum(clip[:2], 0), np.minimum(clip[2:], geometry.source_size[slot])
 

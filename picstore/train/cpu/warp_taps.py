@@ -36,7 +36,7 @@ def _cubic_taps(position, a):
 
 @device_function
 def _cubic_sum(pixel, stride, across, down):
-    """Interpolate a channel of the 4 × 4 pixels from address ``pixel`` on, with 6 fractional bits between passes."""
+    """Interpolate a channel of the 4 × 4 pixels from address ``pixel`` on: across with 6 fractional bits, then down."""
     total = _i32(1 << 19)
     for v in range(4):
         partial = _i32(1 << 7)
