@@ -40,11 +40,12 @@ from picstore.train.transforms.opcodes import OutputDtype
 from picstore.train.transforms.padding_and_edges import CONSTANT, border_indices
 
 _COUNTS = 3 * 256  # number of counters of an image's pixels: one for each level of each channel
-_MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
-# Forbid to fuse multiplications with additions, which rounds once where the CPU rounds twice: colors must be the same.
+_MAX_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid, which counts images
+# Launch options of the augmentation kernels. Multiplications and additions are not fused, because a fused operation
+# rounds once but the CPU's kernels round twice, and colors must equal the CPU's.
 OPTIONS = {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False}
 # Launch options of phase 0, which resamples. With at most 80 registers a thread, 6 programs fit on a multiprocessor;
-# the compiler would take 96 for bicubic warps. With 72, registers spill on sm_80. AMD's compiler has no such option.
+# without a limit, bicubic warps take 96; with 72, registers spill on sm_80. AMD's compiler has no option for a limit.
 FIRST_OPTIONS = OPTIONS if torch.version.hip else {**OPTIONS, "maxnreg": 80}
 
 
@@ -120,7 +121,7 @@ def augment(
 
 
 def _table(params: ResampleParams, phases: ColorPhases, memory: Sequence[torch.Tensor]) -> DescriptorTable:
-    """Build a batch's descriptor table with the addresses of outputs, which fill the blocks ``memory`` in order."""
+    """Build all images' descriptor table with each output's address; outputs fill the tensors ``memory`` in order."""
     table = make_descriptor_table(params, phases)
     begins = np.cumsum([0, *(block.numel() for block in memory)])
     of = np.searchsorted(begins, table.offsets, side="right") - 1
@@ -130,9 +131,9 @@ def _table(params: ResampleParams, phases: ColorPhases, memory: Sequence[torch.T
 
 
 def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tuple[DecodedImages, I64]:
-    """Add the border pixels that outputs show to images whose geometry repeats or mirrors the border.
+    """Replace images whose padding repeats or mirrors their border by the part of the padded image that is used.
 
-    Return all n images, and left and top of each image's pixels in source pixels, int64 (n, 2).
+    Return all n images, replaced or not, and each image's left and top in source pixels, int64 (n, 2).
     """
     others = np.flatnonzero(geometry.border != CONSTANT).tolist()
     if not others:
@@ -176,7 +177,7 @@ def _outputs(
 def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> None:
     """Copy the descriptor tables of all jobs to the device at once, then launch the jobs in turn.
 
-    A job is a table, its output, and whether the output's channels come last.
+    A job is a descriptor table, a tensor of the outputs' dtype and device, and whether the outputs' channels come last.
     """
     device = jobs[0][1].device
     held = [_allocate_workspace(table, device) for table, _, _ in jobs]
@@ -184,7 +185,7 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
     packed = torch.empty(ends[-1], dtype=torch.int64, pin_memory=device.type == "cuda")
     for (table, _, _), start, end in zip(jobs, ends, ends[1:], strict=False):
         table.write(packed.numpy()[start:end])
-    # ``packed`` may be freed before this copy has ended: torch does not reuse page-locked memory earlier.
+    # ``packed`` may be freed while this copy runs, because torch reuses page-locked memory only after copies from it.
     split = torch.split(packed.to(device, non_blocking=True), [table.size for table, _, _ in jobs])
     with launching():
         for (table, out, channels_last), words in zip(jobs, split, strict=True):
@@ -194,7 +195,7 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
 
 
 def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[torch.Tensor]:
-    """Allocate memory for weights of source pixels and for canvas steps; write its addresses to the table's header.
+    """Allocate memory for filter weights, histograms and AugMix's sums; write the addresses to the table's header.
 
     Returns:
         The memory as tensors, which must not be freed before the kernels are launched.

@@ -60,15 +60,15 @@ def run_phase(
     Args:
         table: a table of descriptors, see ``augment_layout.py``.
         phase: number of the phase, from 0.
-        out: pointer that gives the outputs' dtype: uint8, float16, bfloat16 or float32. Descriptors hold addresses.
-        levels: uint8, two for each value of the outputs: the planes that even phases write, then those of odd phases.
+        out: pointer of the outputs' dtype, uint8, float16, bfloat16 or float32; the addresses are in the descriptors.
+        levels: uint8, twice the outputs' number of values: levels that even phases write, then those of odd phases.
         rows: float32, one for each value of the outputs: results of ``blur_rows`` and ``displace_rows``.
         sums: int64 (phases, images), zero before phase 0: sums of an image's grey levels after each phase.
         FIRST: whether this is phase 0, which resamples.
         CHANNELS_LAST: whether the channels of the output come last.
         CANVAS: whether the phase begins, in any image, with a step other than contrast and blur. Most transforms have
             no such step, and need a kernel with fewer registers.
-        COUNTED: whether the next phase begins, in any image, with a step that needs the counts of levels.
+        COUNTED: whether the next phase begins, in any image, with a step that needs the image's histogram.
     """
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
@@ -137,7 +137,7 @@ def blur_rows(table, phase, levels, rows):
 
 @kernel
 def displace_rows(table, phase, rows):
-    """Blur, along rows, the noise of elastic displacements that begin ``phase``, 1 or later; write it to ``rows``."""
+    """For images whose ``phase`` begins with an elastic step, blur that step's noise along rows, into ``rows``."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if tl.program_id(0) >= load_i32(descriptor, TILES):
@@ -158,7 +158,7 @@ def displace_rows(table, phase, rows):
 
 @kernel
 def make_tables(table, phase):
-    """For images whose ``phase`` begins with one of TABLE_STEPS, compute new levels from numbers of pixels by level."""
+    """For images whose ``phase`` begins with autocontrast or equalize, compute each level's new value by channel."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if begin == load_i32(descriptor, STEPS + 1):
@@ -177,7 +177,7 @@ def make_tables(table, phase):
 
 @device_function
 def _counts(table, phase):
-    """Return the address in ``COUNTS`` for the program's image: numbers of pixels with each level after ``phase``."""
+    """Return the address of the histogram of this program's image after ``phase``: int32 (3, 256), counts of pixels."""
     image = phase * tl.load(table + IMAGES) + tl.program_id(1)
     return tl.load(table + COUNTS).to(tl.pointer_type(tl.int32)) + image * 3 * _LEVELS
 
@@ -212,7 +212,7 @@ def _stretched(counts, levels):
 
 @device_function
 def _canvas_step(table, descriptor, step, levels, rows, y, x):
-    """Run one of CANVAS_STEPS, which begins a phase and so reads the previous phase's ``levels``."""
+    """Run the step of CANVAS_STEPS that begins a phase, on the previous phase's ``levels``; return new r, g, b."""
     opcode = load_i32(step, 0)
     offset = tl.load(descriptor + OFFSET)
     if opcode == _SHARPNESS:
@@ -250,7 +250,7 @@ def _inside(descriptor, y, x):
 
 @device_function
 def _store_tile(descriptor, out, r, g, b, y, x, CHANNELS_LAST: tl.constexpr):
-    """Store a tile's values, converted to the dtype of ``out``."""
+    """Store r, g, b of this program's tile in the image that begins at ``out``, converted to the dtype of ``out``."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     inside = _inside(descriptor, y, x)
     pixel = y * width + x
@@ -268,7 +268,7 @@ def _store_tile(descriptor, out, r, g, b, y, x, CHANNELS_LAST: tl.constexpr):
 def _converted(value, out):
     """Convert values to the dtype of ``out``, rounded with ties to even."""
     if out.dtype.element_ty == tl.bfloat16:
-        bits = value.to(tl.uint32, bitcast=True)  # Round here: Triton's interpreter truncates to bfloat16.
+        bits = value.to(tl.uint32, bitcast=True)  # Round here, because Triton's interpreter truncates.
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         return bits.to(tl.uint16).to(tl.bfloat16, bitcast=True)
     else:  # noqa: RET505 - the compiler takes one branch or the other
@@ -277,7 +277,7 @@ def _converted(value, out):
 
 @device_function
 def _contrasted(descriptor, step, levels, total, y, x):
-    """Run a contrast step: blend the previous phase's levels with the image's mean grey level."""
+    """Run a contrast step: blend ``levels`` with the image's mean grey level; ``total`` is the sum of grey levels."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     inside = _inside(descriptor, y, x)
     pixel = levels + y * width + x

@@ -14,10 +14,10 @@ IMAGES = tl.constexpr(1)  # number of images
 VALUES = tl.constexpr(2)  # number of values (3 · width · height) of all outputs together
 # Address of int32 (phases, images, 3, 256): number of pixels with each level after a phase; zero before phase 0.
 COUNTS = tl.constexpr(3)
-TABLES = tl.constexpr(4)  # address of uint8 (images, 3, 256): new value of each level in a step of TABLE_STEPS
+TABLES = tl.constexpr(4)  # address of uint8 (images, 3, 256): each level's new value by autocontrast or equalize
 MIXED = tl.constexpr(5)  # address of float32, one for each value of the outputs: sum of AugMix's chains so far
 ORIGINALS = tl.constexpr(6)  # address of uint8, one for each value of the outputs: level before AugMix's chains
-WEIGHTS = tl.constexpr(7)  # address of the int32 weights, see ``gpu_filter_weights.py``
+WEIGHTS = tl.constexpr(7)  # address of int32, the weights of source pixels, see ``gpu_filter_weights.py``
 SMOOTHING = tl.constexpr(8)  # index in the table of the first word of blur weights: rows of float32
 SMOOTHING_PITCH = tl.constexpr(9)  # number of float32 from one row of blur weights to the next
 HEADER = tl.constexpr(10)
@@ -31,16 +31,16 @@ CLIP = tl.constexpr(4)  # left, top, right, bottom of the source pixels that may
 SLANTED = tl.constexpr(8)  # 1 if the image is rotated or sheared, 0 if it is upright
 FLIP = tl.constexpr(9)  # two words: 1 to mirror along x, and 1 to mirror along y
 WINDOW = tl.constexpr(11)  # number of source pixels in the filter's reach for one output pixel, along x and y
-# Six float64: for an upright image, start, scale and support, each along x and y; for a slanted image, the matrix
-# (2, 3) that maps output pixels to source pixels.
+# Six float64. Upright image: left and top of the box to resample; source pixels per output pixel, and half-width of the
+# filter in source pixels, each along x and y. Slanted image: matrix (2, 3) from output pixels to source pixels.
 MAP = tl.constexpr(13)
 FILL = tl.constexpr(19)  # red, green, blue of output pixels outside of the image
 OFFSET = tl.constexpr(22)  # number of values (3 · width · height) of all outputs before this image's output
 SIZE = tl.constexpr(23)  # width, height of the output in pixels
 TILES = tl.constexpr(25)  # number of tiles of the output
-EDGES = tl.constexpr(26)  # index in the descriptor of the first word of the edges, and number of edges
+EDGES = tl.constexpr(26)  # index in the descriptor of the first edge's first word, and number of edges (see EDGE)
 STEPS = tl.constexpr(28)  # index in the descriptor of the first word of the color steps, and number of color steps
-PHASES = tl.constexpr(30)  # index in the descriptor of further words: index of each phase's first step
+PHASES = tl.constexpr(30)  # index in the descriptor of the first of adjacent words: each phase's first step
 FILTER = tl.constexpr(31)  # two words: code of kernels/filters.py, and 1 for antialiasing
 PITCH = tl.constexpr(33)  # number of bytes from a row of the source to the next
 AXES = tl.constexpr(34)  # index, in the memory at ``WEIGHTS``, of the image's first int32 for x, and for y
@@ -48,7 +48,7 @@ OUTPUT = tl.constexpr(36)  # address of the output
 FIXED = tl.constexpr(37)
 
 EDGE = tl.constexpr(3)  # number of words of an edge, the half-plane a·x + b·y + c ≥ 0: float64 a, b, c
-STEP = tl.constexpr(14)  # number of words of a step: opcode, key, twelve float64
+STEP = tl.constexpr(14)  # number of words of a color step: opcode, key, twelve float64 operands
 KEY = tl.constexpr(1)
 OPERANDS = tl.constexpr(2)
 

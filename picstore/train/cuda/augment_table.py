@@ -23,8 +23,8 @@ CANVAS_STEPS = frozenset(
     (opcodes.AUTOCONTRAST, opcodes.EQUALIZE, opcodes.SHARPNESS, opcodes.WARP, opcodes.ELASTIC, opcodes.MIX)
 )
 TABLE_STEPS = frozenset((opcodes.AUTOCONTRAST, opcodes.EQUALIZE))  # steps that need the number of pixels by level
-ROW_STEPS = frozenset((opcodes.BLUR, opcodes.ELASTIC))  # steps before which a kernel blurs along rows
-_BARS = [opcodes.CONTRAST, opcodes.BLUR, *CANVAS_STEPS]  # steps that read a finished image, and so begin a phase
+ROW_STEPS = frozenset((opcodes.BLUR, opcodes.ELASTIC))  # steps that need a launch before, which blurs along rows
+_BARS = [opcodes.CONTRAST, opcodes.BLUR, *CANVAS_STEPS]  # steps that read the whole image, and so begin a phase
 
 _NO_SMOOTHING = np.zeros((0, 2), np.float32)
 
@@ -115,8 +115,8 @@ class DescriptorTable:
     offsets: I64  # (n,), number of values (3 · width · height) of all outputs before each image's output
     values: int  # number of values of all outputs together
     tiles: int  # number of tiles of the largest output
-    starts: list[frozenset[int]]  # as in ``ColorPhases``
-    weights: int  # size in int32 of the memory for all images' weights of source pixels
+    starts: list[frozenset[int]]  # for each phase, the opcodes with which the phase begins in any of the images
+    weights: int  # number of int32 in the memory for all images' weights of source pixels
 
     @property
     def count(self) -> int:

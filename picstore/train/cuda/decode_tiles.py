@@ -58,7 +58,7 @@ ROUNDS, SYMBOLS = 4, 4
 # registers, none spilled: decode_segments 52, sum_differences 54 and 46, inverse_dct 96 and 122, others up to 50.
 WARPS = {"make_tables": 1, "decode_segments": 1, "sum_differences": 1, "inverse_dct": 2, "to_rgb": 4}
 # Arrays of segment tables that are copied to the GPU, with their dtypes. Kernels see the memory of all batches as one
-# array of each dtype; the words of an image hold indices in these arrays.
+# array of each dtype; an image's words (``jpeg/gpu_segment_layout.py``) hold indices in these arrays.
 _UPLOADED = {
     "data": torch.uint8,
     "segments": torch.int32,
@@ -73,7 +73,7 @@ _MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeStatus:
-    """Status of each image's segments, as the GPU reports it; only ``wait`` waits for the GPU."""
+    """Errors that a GPU finds in the images of a queued decoding; only ``wait`` waits for the GPU."""
 
     _status: torch.Tensor  # int32 (n,), status of each image, in CPU memory
     _decoded: torch.cuda.Event | None
@@ -109,7 +109,7 @@ def decode_tiles(
     """
     with _waiting_on_errors(device):
         starts = list(accumulate((each.layout.uploaded for each in tables), initial=0))
-        # ``joined`` is page-locked memory, which torch does not reuse before its copy to the device has ended.
+        # ``joined`` may be freed before its copy has ended, because torch does not reuse page-locked memory until then.
         count, on_gpu = sum(len(each.count) for each in tables), device.type == "cuda"
         joined = torch.empty((count, words.IMAGE_WORDS), dtype=torch.int64, pin_memory=on_gpu)
         rows = joined.numpy()
@@ -129,7 +129,7 @@ def decode_tiles(
 
 
 def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int]) -> None:
-    """Copy the words of all batches' images to ``rows``, int64 (images, IMAGE_WORDS).
+    """Copy the words that describe all batches' images to ``rows``, int64 (images, IMAGE_WORDS).
 
     The words' indices in a batch's arrays become indices in the memory on the GPU that holds all batches.
     """

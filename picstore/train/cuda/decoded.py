@@ -12,7 +12,7 @@ from picstore.arrays import I64
 from picstore.errors import UsageError
 from picstore.train.cuda.triton_jit import INTERPRETED
 
-MAX_VALUES = 1 << 31  # limit for the values of an image, because offsets have 32 bits
+MAX_VALUES = 1 << 31  # limit for the number of values of an image, whose offsets kernels compute in 32 bits
 
 
 @dataclass(frozen=True, slots=True, eq=False)

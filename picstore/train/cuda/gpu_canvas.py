@@ -15,7 +15,7 @@ _NEAREST, _BILINEAR = tl.constexpr(opcodes.NEAREST), tl.constexpr(opcodes.BILINE
 _PILLOW_BILINEAR = tl.constexpr(opcodes.PILLOW_BILINEAR)
 
 _THIRTEENTH, _TO_UNIT = tl.constexpr(1 / 13), tl.constexpr(2.0**-23)
-_BITS = tl.constexpr(12)  # number of fractional bits of a position
+_BITS = tl.constexpr(12)  # number of fractional bits of a position in pixels
 _ONE, _HALF, _FRACTION = tl.constexpr(1 << 12), tl.constexpr(1 << 11), tl.constexpr((1 << 12) - 1)
 _PER_ONE = tl.constexpr(2.0**-12)
 
@@ -46,7 +46,7 @@ def _sharpened(plane, y, x, width, height, rest):
 
 @device_function
 def looked_up(descriptor, levels, table, y, x):
-    """Return, for the pixels (y, x) of ``levels``, the new levels that ``table``, uint8 (3, 256), holds by level."""
+    """Return new levels of the pixels (y, x) of ``levels``: ``table``, uint8 (3, 256), has each level's new value."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     inside = (y < height) & (x < width)
     pixel, plane = levels + y * width + x, width * height
@@ -58,7 +58,7 @@ def looked_up(descriptor, levels, table, y, x):
 
 @device_function
 def displaced_row(table, step, axis: tl.constexpr, y, x, width, height):
-    """Return, at the pixels (y, x), the random noise for displacements along ``axis``, blurred along rows: float32."""
+    """Return an elastic step's noise along ``axis`` at pixels (y, x), float32, blurred only along rows so far."""
     groups, weights = smoothing_row(table, step, 2 * axis)
     first = axis * height * width + y * width
     key = tl.load(step + KEY).to(tl.uint64)
@@ -85,7 +85,7 @@ def _uniform(key, counter):
 
 @device_function
 def _displacement(table, rows, step, axis: tl.constexpr, y, x, width, height):
-    """Blur ``rows``, the results of ``displaced_row`` for ``axis``, along columns; return pixels (y, x), float64."""
+    """Return an elastic step's noise along ``axis`` at pixels (y, x), float64: ``rows``, blurred along columns too."""
     groups, weights = smoothing_row(table, step, 2 * axis + 1)
     column = axis * height * width + tl.minimum(x, width - 1)
     return smoothed(rows, column, tl.minimum(y, height - 1), height, width, groups, weights).to(tl.float64)
@@ -130,9 +130,9 @@ def _mapped(words, across, down):
 
 @device_function
 def _fixed(at, scale: tl.constexpr, shift: tl.constexpr, extent):
-    """Return positions along an axis as int32, in units of 1 / ``scale`` pixels, at most one pixel beyond the image."""
+    """Return ``at`` · ``scale`` + ``shift``, rounded down: int32 positions, at most a pixel beyond the image."""
     at = at * scale + shift
-    at = tl.where(at > -scale, at, -scale)  # NaN becomes -scale too.
+    at = tl.where(at > -scale, at, -scale)  # The comparison is false for NaN, which so becomes -scale.
     return tl.floor(tl.minimum(at, (extent + 1).to(tl.float64) * scale - 1.0)).to(tl.int32)
 
 
@@ -245,7 +245,10 @@ def _filled_outside(step, r, g, b, at_y, at_x, width, height):
 
 @device_function
 def mixed(step, levels, sums, originals, plane, pixel, inside):
-    """Run AugMix's ``MIX`` step on a plane; ``sums`` and ``originals`` hold the chains' sum and the original levels."""
+    """Run a ``MIX`` step of AugMix on a plane: add ``levels``, times the step's weight, to ``sums``.
+
+    Return the original levels, with which the next chain begins, or after the last chain the sum.
+    """
     weight, position = load_f32(step, OPERANDS), load_i32_of(step, OPERANDS + 1)
     level = tl.load(levels + plane + pixel, inside, 0).to(tl.float32)
     total = weight * level

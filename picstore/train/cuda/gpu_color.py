@@ -102,7 +102,7 @@ def blended(value, factor, offset):
 
 @device_function
 def smoothing_row(table, step, number):
-    """Return the number of groups of taps and the weights' address from row ``number`` of a step's blur weights."""
+    """Return the number of groups of 4 tap pairs and the weights' address, from row ``number`` of a blur's weights."""
     pitch, first = tl.load(table + SMOOTHING_PITCH), load_f32(step, OPERANDS + _SMOOTHING_ROW).to(tl.int64)
     row = (table + tl.load(table + SMOOTHING)).to(tl.pointer_type(tl.float32)) + (first + number) * pitch
     return tl.load(row).to(tl.int32), row + 1
@@ -110,7 +110,7 @@ def smoothing_row(table, step, number):
 
 @device_function
 def smoothed(source, fixed, i, extent, stride, groups, weights):
-    """Run one pass of a Gaussian blur, reflected at the border; add up in the order of the CPU's ``weighted_sum``.
+    """Run one pass of a Gaussian blur, reflected at the border; sum as the CPU's ``weighted_sum``, for equal rounding.
 
     Args:
         source: pointer to a plane.
@@ -241,7 +241,7 @@ def _in_box(step, y, x):
 
 @device_function
 def _index_in_box(step, y, x, channel: tl.constexpr):
-    """Return pixels' indices in an array (3, h, w) of the size of the step's box, int64; any number outside the box."""
+    """Return pixels' indices in an array (3, h, w) for the step's box, int64; meaningless for pixels outside."""
     left, top = load_f32(step, OPERANDS).to(tl.int32), load_f32(step, OPERANDS + 1).to(tl.int32)
     width = load_f32(step, OPERANDS + 2).to(tl.int32) - left
     height = load_f32(step, OPERANDS + 3).to(tl.int32) - top
@@ -271,7 +271,7 @@ def random_bits(key, counter):
 
 @device_function
 def random_normals(key, number):
-    """Return the CPU's ``standard_normals`` of a uint64 key at the int64 indices ``number``: float32."""
+    """Return a uint64 key's normal random numbers with the int64 indices ``number``, float32, equal to the CPU's."""
     z = random_bits(key, number >> 1)
     uniform = ((z >> 33).to(tl.int32).to(tl.float32) + 0.5) * _UNIT
     a = (((z >> 2) & _LOW31).to(tl.int32).to(tl.float32) - _CENTER) * _TURN

@@ -30,11 +30,11 @@ from picstore.train.cuda.triton_jit import device_function, kernel, tl
 LANES = 256  # number of output pixels whose weights a program computes at once
 
 # For each axis of an image, ``WEIGHTS`` holds int32: the largest number of weights of an output pixel; from index
-# FIRSTS on, each output pixel's first source pixel; ``ONE`` minus the sum of each output pixel's weights; each output
-# pixel's first weight; each output pixel's second weight; and so on.
+# FIRSTS on, each output pixel's first source pixel; each output pixel's weight of the fill (1 << ONE_BITS minus its
+# other weights); each output pixel's first weight; each output pixel's second weight; and so on.
 FIRSTS = tl.constexpr(1)
 
-_BILINEAR = tl.constexpr(filters.BILINEAR)  # The codes below BILINEAR are NEAREST and BOX.
+_BILINEAR = tl.constexpr(filters.BILINEAR)  # Smaller codes, NEAREST and BOX, weigh all pixels alike.
 _BICUBIC = tl.constexpr(filters.BICUBIC)
 _SHARP, _PLAIN = tl.constexpr(filters.SHARP_CUBIC), tl.constexpr(filters.PLAIN_CUBIC)
 _TIE = tl.constexpr(filters.TIE)
@@ -94,7 +94,7 @@ def _weigh(descriptor, words, made, x, length):
     for k in range(window):
         j = first + k
         known = seen & (j < last)
-        at = tl.minimum(tl.maximum(j, begin), end - 1)  # Beyond the clip, repeat its first or last pixel.
+        at = tl.minimum(tl.maximum(j, begin), end - 1)  # Pixels beyond the clip repeat its first or last pixel.
         running += tl.where(known, _value(j, center, support, interpolation, a), 0.0)
         now = tl.floor(running / total * _ONE + 0.5).to(tl.int32)
         base = tl.where(at != place, before, base)

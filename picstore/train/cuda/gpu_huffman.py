@@ -65,7 +65,7 @@ def make_tables(codes, places, images, tables, LANES: tl.constexpr):
         known = number < count
         window = tl.where(number < short, number << (16 - _BITS), number + short * _BIAS)
         length, symbol = number * 0, number * 0
-        low, index = 0, 0  # the first code of a length, in the highest of 16 bits, and the index of that code's symbol
+        low, index = 0, 0  # first code of ``bits`` bits, followed by zeros up to 16 bits; index of its symbol
         for bits in tl.static_range(1, 17):
             codes_of = tl.load(code + bits - 1).to(tl.int32)
             high = low + (codes_of << (16 - bits))
@@ -212,7 +212,7 @@ def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS
 
 @device_function
 def _find_image(images, part, count):
-    """Return, by binary search, the index of the image that has part ``part`` of the parts of all images' segments."""
+    """Return, by binary search, the index of the image to which ``part`` belongs, an index in all images' parts."""
     number = part * 0
     step = 1
     while step < count:

@@ -48,7 +48,7 @@ def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, 
     per_mcu = luma
     if tl.load(image + _COMPONENTS) == 3:
         per_mcu = luma + 2
-    # ``coefficients`` has a segment's blocks one after another, MCU by MCU.
+    # ``coefficients`` has blocks in the order of the stream, MCU by MCU.
     mcu, block = number // per_mcu, number % per_mcu
     component = tl.maximum(block - luma + 1, 0)
     is_luma = component == 0
@@ -63,7 +63,7 @@ def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, 
     if SIDE == 1:
         level = (tl.load(block, known, 0) << 48 >> 48) * (tl.load(table, known, 0) << 48 >> 48)
         level = (level.to(tl.int32) + 4) >> 3
-        # libjpeg looks up a sample by a level's lowest 10 bits, so levels beyond wrap around.
+        # Wrap levels to 10 bits, because libjpeg looks up a sample by the lowest 10 bits.
         tl.store(out, _sample(((level + 512) & 1023) - 512).to(tl.uint8), known)
     else:
         c, q = _load_four_at_once(block, known), _load_four_at_once(table, known)
@@ -115,7 +115,7 @@ def _store_four(c, q, out, stride, known):
 
 @device_function
 def _transform_to_four(x, SHIFT: tl.constexpr):
-    """Transform a row or column of 8 numbers to 4 numbers of 16 bits; the number with index 4 is ignored."""
+    """Transform a row or column of 8 numbers, of which index 4 is ignored, to 4; shift these right by SHIFT."""
     x0, x1, x2, x3, _, x5, x6, x7 = x
     first = (x0 << 14) + (1 << (SHIFT - 1))
     even = x2 * _FOUR_EVEN[0] + x6 * _FOUR_EVEN[1]
@@ -164,7 +164,7 @@ def _store_pair(x0, x1, x3, x5, x7, out, known):
 
 @device_function
 def _transform(x, SHIFT: tl.constexpr):
-    """Transform a row or column of 8 numbers of 16 bits, as jidctint.c does, by constants with 13 fractional bits."""
+    """Transform 8 numbers of 16 bits, a row or column, as libjpeg's jidctint.c does; shift results right by SHIFT."""
     x0, x1, x2, x3, x4, x5, x6, x7 = x
     rounding = 1 << (SHIFT - 1)
     sum04 = (_wrapped(x0 + x4) << 13) + rounding
@@ -193,7 +193,7 @@ def _transform(x, SHIFT: tl.constexpr):
 
 @device_function
 def _column(c, q, flat, I: tl.constexpr):  # noqa: E741
-    """Dequantize column ``I``; if only row 0 is not zero (``flat``), wrap it to 14 bits, as libjpeg's SIMD does."""
+    """Dequantize column ``I``; if the block's rows 1 to 7 are 0 (``flat``), wrap row 0 to 14 bits as libjpeg does."""
     first = _product(c, q, _ZIGZAG[I])
     column = (tl.where(flat, first << 18 >> 18, first),)
     for k in tl.static_range(1, 8):

@@ -35,7 +35,7 @@ from picstore.train.cuda.augment_layout import (
 from picstore.train.cuda.gpu_filter_weights import FIRSTS, cubic
 from picstore.train.cuda.triton_jit import device_function, tl
 
-_BILINEAR = tl.constexpr(filters.BILINEAR)  # The codes below BILINEAR are NEAREST and BOX.
+_BILINEAR = tl.constexpr(filters.BILINEAR)  # For slanted images, smaller codes take the nearest pixel.
 _SHARP, _PLAIN = tl.constexpr(filters.SHARP_CUBIC), tl.constexpr(filters.PLAIN_CUBIC)
 _TIE = tl.constexpr(filters.TIE)
 _UNITY = tl.constexpr(1 << filters.ONE_BITS)
@@ -102,7 +102,7 @@ def _filtered(table, descriptor, y, x):
     across += 2 * width
     for u in range(taps_x):
         weight_x = tl.load(across + u * width)
-        i = tl.minimum(first_x + u, last_x)  # Only bounds the read: weights of pixels beyond the image are 0.
+        i = tl.minimum(first_x + u, last_x)  # Only keeps the read within the image: weights beyond are 0.
         row_r = y * 0 + x * 0 + _HALF_ROW
         row_g = row_r
         row_b = row_r
@@ -124,13 +124,13 @@ def _filtered(table, descriptor, y, x):
 
 @device_function
 def _beside(fill, missing):
-    """Return fill · missing with 6 fractional bits; ``missing`` is the weight of source pixels outside of the image."""
+    """Return fill · missing with 6 fractional bits; ``missing`` is the weight of pixels that the image lacks."""
     return (fill * missing + _HALF_ROW) >> _DROPPED
 
 
 @device_function
 def _level(total):
-    """Return a weighted sum of levels plus half a level as a level; clip it, because some weights are negative."""
+    """Return ``total``, a weighted sum plus half a level, as a level; clip it, because some weights are negative."""
     return tl.minimum(tl.maximum(total >> _PIXEL_BITS, 0), 255).to(tl.float32)
 
 
@@ -270,7 +270,7 @@ def _corner(descriptor, y, x, weight):
 
 @device_function
 def _visible_weight(descriptor, y, x, count):
-    """Return how much of each output pixel lies within all ``count`` edges: int32, 0 to ``_ONE`` (the whole pixel)."""
+    """Return the part of each output pixel that no edge (half-plane) hides: int32, 0 to ``_ONE`` (the whole pixel)."""
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5
     seen = tl.full((TILE_HEIGHT, TILE_WIDTH), 1.0, tl.float64)
@@ -284,7 +284,7 @@ def _visible_weight(descriptor, y, x, count):
 
 @device_function
 def _visible_run(descriptor, y, x, count):
-    """Return ``_ONE`` for output pixels whose centers lie within all edges, otherwise 0, as ``cpu/warp.py`` does."""
+    """Return ``_ONE`` for output pixels whose centers no edge (half-plane) hides, else 0, as ``cpu/warp.py`` does."""
     down = y.to(tl.float64) + 0.5
     low = down * 0.0
     high = low + load_i32(descriptor, SIZE).to(tl.float64) - 1.0

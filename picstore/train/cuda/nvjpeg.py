@@ -19,7 +19,7 @@ import torch
 from picstore.arrays import I64
 from picstore.errors import ImageError, MissingDependency, PicstoreError, UsageError
 
-# Function that decodes streams, uint8 (m,) in CPU memory, to RGB images, uint8 (3, h, w) on the device.
+# Function that decodes JPEG streams, uint8 (m,) in CPU memory, to RGB images, uint8 (3, h, w) on the device.
 Decode: TypeAlias = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 DECODERS = ("auto", "picstore", "torchcodec", "torchvision", "cpu")
@@ -103,7 +103,7 @@ def check_decoder(decode: Decode, device: torch.device) -> None:
 
 
 def check_determinism() -> None:
-    """Check that torch does not fill new memory with a constant, because it could overwrite an image from nvJPEG.
+    """Check that torch does not fill new memory with a constant, which could overwrite an image decoded by nvJPEG.
 
     Raises:
         UsageError: torch fills new memory, by work on a stream for which nvJPEG's hardware does not wait.
@@ -166,6 +166,8 @@ def _decode_some(
     streams: list[torch.Tensor], decode: Decode, device: torch.device, *, again: bool = False
 ) -> list[torch.Tensor | str]:
     """Decode JPEG streams in one call; if it fails, in a call for each half, and so on down to single streams.
+
+    For lack of memory, free torch's cached memory and repeat the call once (``again``) before the halves are tried.
 
     Returns:
         For each stream its image or, if it fails even as a single stream, the error's message.

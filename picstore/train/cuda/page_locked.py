@@ -19,7 +19,7 @@ from picstore.train.buffers import Mapping, find_mapping
 logger = logging.getLogger("picstore")
 
 _PORTABLE = 1  # cudaHostRegisterPortable: locks the memory for all GPUs
-_tried: weakref.WeakKeyDictionary[Mapping, bool] = weakref.WeakKeyDictionary()  # whether CUDA has locked a mapping
+_tried: weakref.WeakKeyDictionary[Mapping, bool] = weakref.WeakKeyDictionary()  # whether CUDA locked a mapping
 _warned = threading.Event()
 
 
@@ -72,7 +72,7 @@ def _register(mapping: Mapping, device: torch.device) -> str:
     thread.start()
     thread.join()
     if not problems:
-        # An object's newest finalizer runs first, so the memory is unlocked before ``mapping``'s own unmaps it.
+        # An object's newest finalizer runs first, so memory is unlocked before the first finalizer unmaps it.
         weakref.finalize(mapping, _unregister, mapping.address, device, os.getpid()).atexit = False
     return problems[0] if problems else ""
 

@@ -25,8 +25,8 @@ class ResampleParams:
     slanted: Bools  # (n,), whether an image is rotated or sheared
     flip: Bools  # (n, 2), whether to mirror along x, and along y
     window: I64  # (n, 2), number of source pixels in the filter's reach for one output pixel, along x and y
-    taps: I64  # (n, 2), largest number of such pixels that lie in the image
-    map: F64  # (n, 6), the six numbers of ``augment_layout.MAP``
+    taps: I64  # (n, 2), maximum number of the window's pixels that lie in the image, along x and y
+    map: F64  # (n, 6), map from output pixels to source pixels, see ``augment_layout.MAP``
     fill: I64  # (n, 3), red, green, blue of output pixels outside of the image
     interpolation: I64  # (n,), codes of ``kernels/filters.py``
     antialias: Bools
@@ -74,7 +74,7 @@ def make_resample_params(
 ) -> ResampleParams:
     """Return kernel parameters for resampling decoded images to the same pixels as ``train/cpu/render.py``.
 
-    ``origins``, (n, 2), and ``factors``, (n,), are arguments of ``augment``.
+    ``origins``, (n, 2): left and top of the decoded pixels in source pixels; decoding divided sides by ``factors``.
 
     Raises:
         UsageError: coordinates are not finite or exceed 2**24.

@@ -61,7 +61,7 @@ def _skip_global_checks() -> None:
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Return a kernel that the host launches; it is compiled at its first launch, not again for other integers."""
+    """Return a kernel that the host launches; another ``phase``, ``count`` or ``image_count`` does not recompile it."""
     made = triton.jit(function, do_not_specialize=["phase", "count", "image_count"])
     _KERNELS.append(made)
     return made

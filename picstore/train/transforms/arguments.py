@@ -30,8 +30,8 @@ _CHANNELS = 3
 # Largest side of an output, and largest padding, in pixels.
 _MAX_SIZE = 1 << 15
 _RANDOM = ("bilinear", "bicubic")  # interpolations from which interpolation="random" draws, as in timm
-# For each interpolation of a warp, the operand ``opcodes.SAMPLING``. Bicubic is as in Pillow, because torchvision does
-# not warp tensors by bicubic interpolation.
+# By interpolation code, the value of a warp's operand ``opcodes.SAMPLING``. Bicubic is Pillow's, because torchvision
+# does not warp tensors by bicubic interpolation.
 _SAMPLINGS = {
     filters.NEAREST: opcodes.NEAREST,
     filters.BILINEAR: opcodes.BILINEAR,
@@ -143,7 +143,7 @@ def checked_padding(padding: Padding, transform: str) -> tuple[int, int, int, in
 
 
 def checked_padding_mode(mode: str, transform: str) -> int:
-    """Return the code of a padding mode, one of ``padding_and_edges.BORDERS``."""
+    """Return the code of a padding mode, given by a name in ``padding_and_edges.BORDERS``."""
     if not isinstance(mode, str) or mode not in BORDERS:
         raise UsageError(f"{transform}: padding_mode is {mode!r}; give one of {', '.join(BORDERS)}")
     return BORDERS[mode]
@@ -167,7 +167,7 @@ def checked_interpolation(interpolation: Any, transform: str) -> tuple[int, ...]
 
 
 def checked_sampling(interpolation: Any, transform: str) -> int:
-    """Return the value of ``opcodes.SAMPLING`` for nearest, bilinear or bicubic interpolation."""
+    """Return the operand ``opcodes.SAMPLING`` of a warp by nearest, bilinear or bicubic interpolation."""
     code = filters.code_of(interpolation)
     if code not in _SAMPLINGS:
         raise UsageError(f"{transform}: interpolation is {interpolation}; give 'nearest', 'bilinear' or 'bicubic'")

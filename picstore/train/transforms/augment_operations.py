@@ -95,7 +95,7 @@ def make_steps(
 
 
 def _warp_maps(operations: I64, arguments: F64, sizes: I64) -> F64:
-    """Return the operands a to h of ``opcodes.WARP``, float64 (n, 8), for n shears, translations and rotations."""
+    """Return operands a to h of ``opcodes.WARP``, float64 (n, 8), for n operations that shear, translate or rotate."""
     maps = np.zeros((len(operations), opcodes.SAMPLING))
     maps[:, (0, 4)] = 1.0
     for operation, column, sign in (

@@ -19,7 +19,7 @@ from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 from picstore.train.transforms.distort import sampling_fill
 
 _POLICY_BINS = 10  # number of magnitudes of an operation in AutoAugment and AugMix
-_MAX_STEPS = 100  # maximum number of steps of a color program
+_MAX_STEPS = 100  # maximum ``num_ops``, ``mixture_width`` and ``chain_depth``
 _MAX_BINS = 1 << 20
 _POLICIES = {"imagenet": IMAGENET, "cifar10": CIFAR10, "svhn": SVHN}
 _BY_NAME = {operation.name.title().replace("_", ""): operation for operation in Operation}
@@ -37,7 +37,7 @@ class _Magnitudes:
     Args:
         shear, rotate, factor: maximum slope; maximum angle in degrees; maximum difference of a factor from 1.
         translate: maximum translation, below 1 as a fraction of the side, else in pixels.
-        bits: number of bits that posterizing keeps in the first bin and in the last bin.
+        bits: numbers of bits that posterizing keeps at the smallest and at the largest magnitude.
     """
 
     def __init__(self, *, shear: float, translate: float, rotate: float, factor: float, bits: tuple[int, int]) -> None:

@@ -36,8 +36,8 @@ class BatchRandom:
     def child(self, number: int) -> BatchRandom:
         """Return a new generator for each image; its key depends on the image's key, the position and ``number``.
 
-        The position is the number of random numbers that each image has used. Draws from the new generators leave it
-        unchanged, so that images may draw different numbers of times from these.
+        The position is the number of random numbers that each image has used. Draws from the new generators leave the
+        position unchanged, so that images may use different amounts of random numbers from the new generators.
         """
         place = rng.keys(self._keys[:, 0], np.array([self._position], np.uint64))
         return self.of_keys(rng.keys(place, np.array([number], np.uint64)), 0)

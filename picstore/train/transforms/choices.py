@@ -45,7 +45,7 @@ class Choice(Value, ABC):
 
     @abstractmethod
     def order(self, random: BatchRandom) -> I64:
-        """Draw for each of n images up to k transforms to apply; return their indices in order, int64 (n, k), or −1."""
+        """Draw up to k transforms for each of n images; return their indices in order, int64 (n, k), −1 for none."""
 
     def _make_step(self, steps: list[Any]) -> Any:
         if all(isinstance(step, ColorTransform) for step in steps):
@@ -114,7 +114,7 @@ class RandomOrder(Choice):
 
 
 def unfolded(transform: Any) -> Any:
-    """Return the transform that applies a :class:`Choice`, its ``step``; return any other transform unchanged."""
+    """Return the ``step`` of a :class:`Choice`, which applies its transforms; return any other transform unchanged."""
     return transform.step if isinstance(transform, Choice) else transform
 
 
@@ -172,7 +172,7 @@ class _ColorStep(ColorTransform):
         order, generators = _draw(self._choice, random, len(self._steps))
         n = len(sizes)
         programs = [step(sizes, generator) for step, generator in zip(self._steps, generators, strict=True)]
-        # The last program does nothing: the index −1, which means "no transform" in an order, selects the last.
+        # The last program does nothing, because the index −1, which stands for no transform, selects the last.
         programs.append(ColorProgram.from_step(opcodes.NOTHING, [], count=n))
         rows = order % len(programs) * n + np.arange(n)[:, None]
         return ColorProgram.chain([ColorProgram.concatenate(programs, column) for column in rows.T])

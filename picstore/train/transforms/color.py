@@ -262,7 +262,7 @@ def checked_turns(value: Range | None, name: str) -> tuple[float, float]:
 
 
 def _permute(numbers: F64, chosen: Bools) -> ColorProgram:
-    """Return a color step that permutes the channels of images with ``chosen``, as random ``numbers``, (n,), say."""
+    """Permute the channels of the images with ``chosen``, (n,); random ``numbers``, (n,), select the permutations."""
     drawn = np.floor(numbers * len(_PERMUTATIONS)).astype(np.int64)
     opcode = np.where(chosen & (drawn > 0), opcodes.PERMUTE, opcodes.NOTHING)
     return ColorProgram.from_step(opcode, [*_PERMUTATIONS[drawn].T[:2]], count=len(numbers))

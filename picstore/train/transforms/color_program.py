@@ -78,7 +78,7 @@ class ColorProgram:
     def concatenate(cls, programs: Sequence[ColorProgram], order: I64) -> ColorProgram:
         """Join programs for different images into one program.
 
-        Its image i is image order[i] of the programs, whose images are numbered in one sequence through all programs.
+        Image i of the result is image order[i] of all images of ``programs``, in one sequence.
         """
         width = max(program.opcode.shape[1] for program in programs)
         concatenated = []
@@ -96,7 +96,7 @@ class ColorProgram:
         return bool(self.opcode.shape[1] <= 1)
 
     def describe(self, row: int) -> list[str]:
-        """Describe in words the steps for image ``row``, except its normalization."""
+        """Describe in words the color steps of image ``row`` of the program, except its normalization."""
         steps = zip(self.opcode[row].tolist(), self.operands[row].tolist(), strict=True)
         return [words for opcode, operands in steps if (words := opcodes.describe_step(opcode, operands))]
 

@@ -165,7 +165,7 @@ class RandomResizedCrop(Value):
         return np.array([self._scale[0], self._scale[1] - self._scale[0], *self._ratio])
 
     def _draw_boxes(self, image: I64, numbers: F64) -> tuple[I64, I64]:
-        """Return the boxes' sizes and left top corners, int64 (n, 2) each, for random numbers (n, 22) of each image."""
+        """Return each image's crop, given random numbers (n, 22): sizes and left top corners, int64 (n, 2) each."""
         areas, ratios, position = numbers[:, :TRIES], numbers[:, TRIES : 2 * TRIES], numbers[:, 2 * TRIES :]
         area = (image[:, :1] * image[:, 1:]) * (self._scale[0] + (self._scale[1] - self._scale[0]) * areas)
         low, high = math.log(self._ratio[0]), math.log(self._ratio[1])

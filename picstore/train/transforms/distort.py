@@ -52,7 +52,7 @@ class RandomPerspective(ColorTransform):
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
         numbers = random.uniform(9)
         most = (self._scale * (sizes // 2)).astype(np.int64) + 1
-        inwards = np.floor(numbers[:, 1:].reshape(-1, 4, 2) * most[:, None])  # distances along x and y, (n, 4, 2)
+        inwards = np.floor(numbers[:, 1:].reshape(-1, 4, 2) * most[:, None])  # distances of 4 corners along x and y
         left_top, right_bottom = inwards, sizes[:, None] - most[:, None] + inwards
         low, high = left_top.transpose(1, 2, 0), right_bottom.transpose(1, 2, 0)
         corners = np.array([[low[0, 0], low[0, 1]], [high[1, 0], low[1, 1]], high[2], [low[3, 0], high[3, 1]]])

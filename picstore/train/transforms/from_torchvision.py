@@ -34,7 +34,7 @@ _EVALUATION_OF_TIMM = dict.fromkeys(
 )
 # Transforms that draw no random numbers, and are therefore applied to whole batches.
 _WITHOUT_DRAWS = {"LinearTransformation"}
-# For a constructor's parameter, the attribute in which torchvision's transform keeps the argument, if named otherwise.
+# By parameter: the attribute in which torchvision's transform keeps the argument, if its name differs from it.
 _ATTRIBUTES = {"sampler_options": "options"}
 _OURS = {"multiple_of", "label_smoothing"}  # parameters that only picstore has
 _LEVELS = {"fill", "threshold", "value"}  # parameters that are grey levels, 0 … 1 after a conversion to floats
@@ -88,7 +88,7 @@ def transform_from_config(table: Mapping[str, Any]) -> Any:
 
 @dataclass
 class Steps:
-    """Translation of a list of transforms to picstore's transforms; the attributes hold the state so far.
+    """Translation of a list of transforms to picstore's transforms; the attributes describe what is translated so far.
 
     Attributes:
         steps: picstore's transforms, and callables.
@@ -136,7 +136,7 @@ class Steps:
         self._called = self._called or not (hasattr(step, "fixes_size") or isinstance(step, ColorTransform))
 
     def _translate(self, transform: Any, name: str = "") -> None:
-        """Add to the steps what corresponds to ``transform``, whose class, or its equal in torchvision, is ``name``."""
+        """Add the counterpart of ``transform`` to the steps; ``name`` is torchvision's class for it, "" for its own."""
         name = name or type(transform).__name__
         if name == "Compose":
             self.read(list(transform.transforms))
@@ -180,7 +180,7 @@ class Steps:
         return _levels(value, f"{name}: {parameter}", whole=parameter == "fill")
 
     def _choice(self, transform: Any, choice: str) -> Any:
-        """Translate a transform in a torchvision class ``choice``, such as RandomOrder; join several by RandomApply."""
+        """Translate a transform in torchvision's ``choice``, such as RandomOrder; join several steps by RandomApply."""
         inner = Steps(_unit=self._unit, _normalized=self._normalized)
         inner.read(transform)
         if inner.dtype is not None or not inner.steps:

@@ -120,7 +120,7 @@ class Geometry:
     def concatenate(cls, geometries: Sequence[Geometry], order: npt.ArrayLike) -> Geometry:
         """Join geometries of different images into one.
 
-        Its image i is image order[i] of ``geometries``, whose images are numbered in one sequence through all of them.
+        Image i of the result is image order[i] of all images of ``geometries``, in one sequence.
         """
         chosen = np.asarray(order, dtype=np.int64)
         most = max(each.edges.shape[1] for each in geometries)
@@ -148,7 +148,7 @@ class Geometry:
     def box(self) -> F64:
         """float64 (n, 4): left, top, width, height of the upright box around the frame, in source pixels."""
         sides, corner = self.frame[:, :, :2], self.frame[:, :, 2]
-        # Add both sides' extents by ``+`` and not by ``sum``, which takes 10 µs for an axis of length 2.
+        # Add the extents of both sides by ``+``, because ``sum`` takes 10 µs for an axis of length 2.
         extent, negative = np.abs(sides), np.minimum(sides, 0)
         start = corner + (negative[:, :, 0] + negative[:, :, 1])
         return np.concatenate([start, extent[:, :, 0] + extent[:, :, 1]], axis=1)
@@ -175,7 +175,7 @@ class Geometry:
 
     @cached_property
     def shrink(self) -> F64:
-        """float64 (n,): least number of source pixels per output pixel along any of both images' x and y axes."""
+        """float64 (n,): minimum number of source pixels per output pixel, along the source's or output's x or y."""
         along = vector_length(self.matrix[:, 0, :2], self.matrix[:, 1, :2])
         shrink: F64 = np.minimum(self.scale, along).min(axis=1)
         return shrink
@@ -212,7 +212,7 @@ class Geometry:
 
     @cached_property
     def window(self) -> I64:
-        """int64 (n, 4): as ``reach``; but if the border is repeated, not limited to positions inside of the image."""
+        """int64 (n, 4): ``reach``; if padding repeats the border, positions that may lie in the padding."""
         return np.where((self.border != CONSTANT)[:, None], self._window, self.reach)
 
     @cached_property
@@ -243,7 +243,7 @@ class Geometry:
         frame[:, :, :2] = linear * size[:, None, :]
         frame[:, :, 2] = self.frame[:, :, 2] + linear[:, :, 0] * corner[:, :1] + linear[:, :, 1] * corner[:, 1:]
         beyond = ((corner < 0) | (corner + size > self.size)).any(axis=1)
-        # ``ends``: whether the image, or its repeated border, goes on beyond the canvas, where edges must hide it.
+        # ``ends``: whether the image or its padding goes on beyond the canvas, where new edges must hide that part.
         ends = ~self._holds_clip | (self.border != CONSTANT)
         edges = append_edges(self.edges, beyond & ends, lambda: canvas_edges(self.matrix, self.size))
         cropped = replace(self, frame=frame, size=size, edges=edges)
@@ -261,7 +261,7 @@ class Geometry:
         return replace(cropped, clip=clip)
 
     def clip_to_canvas(self) -> Geometry:
-        """Reduce the clip to the source pixels that lie on the canvas, wholly or in part."""
+        """Limit the clip to source pixels wholly or partly on the canvas, so that the filter uses no others."""
         low = np.clip(np.floor(self.box[:, :2] + _TOLERANCE), -_LIMIT, _LIMIT).astype(np.int64)
         high = np.clip(np.ceil(self.box[:, :2] + self.box[:, 2:] - _TOLERANCE), -_LIMIT, _LIMIT).astype(np.int64)
         high = np.maximum(high, low + 1)
@@ -269,7 +269,7 @@ class Geometry:
         return replace(self, clip=clip)
 
     def mirror(self, which: npt.ArrayLike) -> Geometry:
-        """Mirror each canvas as its row of ``which``, bool (n, 2), says: left to right, and top to bottom."""
+        """Mirror canvas i left to right if ``which[i, 0]``, and top to bottom if ``which[i, 1]``: bool (n, 2)."""
         chosen = np.asarray(which, dtype=np.bool_)[:, None, :]
         frame = self.frame.copy()
         sides = np.where(chosen, frame[:, :, :2], 0)
@@ -312,7 +312,7 @@ class Geometry:
         return np.stack([row[0] * x + row[1] * y + row[2] for row in invert_maps(self.matrix[slot])], axis=-1)
 
     def objects_on_canvas(self) -> tuple[F64, Bools]:
-        """Return ``boxes`` in pixels of the canvas, upright around their corners, float64 (n, m, 4); and ``kept``."""
+        """Return objects' boxes on the canvas, upright around the mapped corners, float64 (n, m, 4); and ``kept``."""
         if self.boxes is None or self.kept is None:
             return np.empty((len(self.size), 0, 4)), np.empty((len(self.size), 0), dtype=np.bool_)
         corners = self.boxes[:, :, [[0, 1], [2, 1], [2, 3], [0, 3]]]
@@ -321,7 +321,7 @@ class Geometry:
         return np.concatenate([moved.min(axis=2), moved.max(axis=2)], axis=2), self.kept
 
     def corners(self, row: int) -> F64:
-        """Return the corners of the region that becomes the output, in source pixels, clockwise from its left top."""
+        """Return the points of source ``row`` that become the output's corners, clockwise from its left top: (4, 2)."""
         across, down, corner = self.frame[row].T
         return np.stack([corner, corner + across, corner + across + down, corner + down])
 
@@ -423,7 +423,7 @@ def output_size(transforms: Sequence[Transform]) -> tuple[int, int] | None:
             return None
         fixed = transforms[i].fixes_size
         if fixed is not None:
-            # All images have the same size after transform i, and so after the next ones: one image shows that size.
+            # After transform i all images have one size, and so after each later transform: apply these to one image.
             image = Geometry.identity([fixed[1]], [fixed[0]])
             width, height = compose(transforms[i + 1 :], image, BatchRandom(0, 0, [0])).size[0]
             return int(height), int(width)

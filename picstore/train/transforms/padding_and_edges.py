@@ -36,7 +36,7 @@ def border_indices(low: int, high: int, extent: int, border: int) -> I64:
 
 
 def mirrored_reach(low: I64, high: I64, extent: I64) -> tuple[I64, I64]:
-    """Return start and end of the pixels that padded lines can show at ``low`` … ``high`` − 1, in any padding mode."""
+    """Return start and end of the image pixels that padded lines show at ``low`` … ``high`` − 1, in any mode."""
     first = np.where(high > extent, np.minimum(low, 2 * extent - high - 1), low)
     last = np.where(low < 0, np.maximum(high, 1 - low), high)
     return np.clip(first, 0, extent - 1), np.clip(last, 1, extent)
@@ -57,7 +57,7 @@ def invert_maps(matrix: F64) -> F64:
 
 
 def canvas_edges(matrix: F64, size: I64) -> F64:
-    """Return the sides of n canvases as ``Geometry.edges``, (n, 4, 3); ``matrix`` maps canvas to source pixels."""
+    """Return the 4 sides of n canvases as ``Geometry.edges`` (half-planes); ``matrix`` maps canvas to source pixels."""
     near = invert_maps(matrix)
     far = -near
     far[:, :, 2] += size
@@ -65,7 +65,7 @@ def canvas_edges(matrix: F64, size: I64) -> F64:
 
 
 def clip_edges(clip: I64, scale: F64) -> F64:
-    """Return the sides of n clips as ``Geometry.edges``, (n, 4, 3); ``scale``, (n, 2): source per canvas pixels."""
+    """Return the 4 sides of n clips as ``Geometry.edges`` (half-planes); ``scale``: source pixels per canvas pixel."""
     axes = np.tile(np.eye(2), (len(clip), 1, 1))
     near = np.concatenate([axes, -clip[:, :2, None]], axis=2) / scale[:, :, None]
     far = np.concatenate([-axes, clip[:, 2:, None]], axis=2) / scale[:, :, None]
@@ -73,14 +73,14 @@ def clip_edges(clip: I64, scale: F64) -> F64:
 
 
 def open_edges(n: int, count: int) -> F64:
-    """Return ``count`` edges, as in ``Geometry.edges``, that hide nothing of ``n`` images: float64 (n, count, 3)."""
+    """Return ``count`` half-planes for each of ``n`` images, which hold every pixel: float64 (n, count, 3)."""
     return np.tile(np.array([0.0, 0.0, 1.0]), (n, count, 1))
 
 
 def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
-    """Append ``sides()`` (n, 4, 3) to ``Geometry.edges`` (n, k, 3) of chosen images, and to others four open edges.
+    """Append four half-planes, ``sides()`` (n, 4, 3), to ``edges`` (n, k, 3) of the images with ``chosen``, (n,).
 
-    If no image is chosen, return ``edges`` unchanged. Open edges hide nothing.
+    Other images get four half-planes that hide nothing. If no image is chosen, return ``edges`` unchanged.
     """
     if not chosen.any():
         return edges
@@ -88,7 +88,11 @@ def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
 
 
 def edges_on_output(edges: F64, matrix: F64) -> F64:
-    """Map ``Geometry.edges`` to output pixels; distances are in pixels of output or canvas, whichever are larger."""
+    """Return ``Geometry.edges``, half-planes a·x + b·y + c ≥ 0, for x and y in output pixels instead of source pixels.
+
+    a·x + b·y + c is the distance of (x, y) from the edge, over which the output is blended with the fill: in pixels of
+    the canvas that the edge bounds or, if output pixels are larger, in output pixels.
+    """
     if not edges.shape[1]:
         return edges
     full = np.zeros((len(matrix), 3, 3))

@@ -38,7 +38,7 @@ class Progressive(Value):
 
 @dataclass(frozen=True, slots=True)
 class EpochStages:
-    """First epochs of a training's stages, ascending from 0; a ``PlanChoice``: each stage has a plan of transforms."""
+    """First epochs of a training's stages, ascending from 0; a ``PlanChoice``, which chooses a stage's transforms."""
 
     firsts: tuple[int, ...] = (0,)
 

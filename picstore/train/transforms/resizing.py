@@ -42,7 +42,7 @@ class _Resizing(Value):
         return replace(geometry.resample_by(random.choice(self._interpolation), self._antialias), size=size)
 
     def _scaled(self, geometry: Geometry, factor: F64, random: BatchRandom) -> Geometry:
-        """Resize each image by its factor in ``factor``, (n,); sides are rounded down, but not below one pixel."""
+        """Multiply both sides of each image by its ``factor``, (n,), rounded down, but not below one pixel."""
         size = np.maximum((geometry.size * factor[:, None]).astype(np.int64), 1)
         return self._resized(geometry, size, random)
 

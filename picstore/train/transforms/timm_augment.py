@@ -28,8 +28,8 @@ from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 _DENOMINATOR = 10.0
 # If the section "mstd" is above this number, magnitudes are uniform from 0 to "m" instead of normal around "m".
 _UNIFORM = 100.0
-_MAX_STEPS = 100  # maximum number of steps of a color program
-# For each of timm's configurations that is a policy, the policy, and the name in LEVELS of the policy's "Posterize".
+_MAX_STEPS = 100  # maximum of a configuration's sections "n", "w" and "d", numbers of operations and chains
+# By timm's name of a policy: the policy, and the key in LEVELS for "Posterize", which policies understand differently.
 _POLICIES = {
     "original": (IMAGENET, "PosterizeOriginal"),
     "originalr": (IMAGENET, "PosterizeIncreasing"),
@@ -274,7 +274,7 @@ class TimmAutoAugment(ColorTransform):
         return ColorProgram.chain(steps)
 
     def _step(self, names: I64, magnitude: Any, chance: Any, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Return a program that applies, with probability ``chance``, each image's operation, an index in ``NAMES``."""
+        """Return a program that applies operation ``names`` (index in ``NAMES``) with probability ``chance``."""
         applied, radius, turn, sign, which = random.uniform(5).T
         deviation = self._values["mstd"]
         if deviation == math.inf:

@@ -26,13 +26,13 @@ UserTransform: TypeAlias = Any
 Transforms: TypeAlias = "Sequence[UserTransform] | UserTransform"
 LoaderTransform: TypeAlias = "Transforms | Views | Buckets | Sequences | Progressive"
 
-TARGETS = ("boxes", "keypoints", "polygons", "extra")  # targets that are neither attachments nor columns
+TARGETS = ("boxes", "keypoints", "polygons", "extra")  # targets read from a record's extra, or the extra itself
 _COMPANIONS = ("labels", "visibility", "index")  # fields that a batch's targets have besides boxes or keypoints
 
 
 @dataclass(frozen=True, slots=True)
 class TransformPlan:
-    """Plan of the transforms of a dataset's images, and of the targets and columns that accompany the images.
+    """Transforms of a dataset's images, split into geometry and color, and names of the targets and columns of batches.
 
     Attributes:
         groups: groups of views of each image; a list of transforms is one group without a name.
@@ -144,7 +144,7 @@ def plan_loader(
     """Plan each list of a loader's transforms by :func:`plan_transforms` with ``options``.
 
     Returns:
-        The plans; for each stage of the training, its callables; and the rule that chooses a plan, or None.
+        The plans; for each stage of the training, its callables; and the rule that chooses an image's plan, or None.
 
     Raises:
         UsageError: see :func:`plan_transforms`; or a bucket has callables, or makes images of another size.
@@ -172,7 +172,7 @@ def _plan_lists(several: Buckets | Sequences, **options: Any) -> tuple[Transform
 
 
 def common_dtype(names: Sequence[str | None]) -> str | None:
-    """Return the dtype to which lists of transforms convert, None for none; raise UsageError if ``names`` differ."""
+    """Return the dtype in ``names``, to which lists of transforms convert, or None; raise UsageError if they differ."""
     named = sorted({name for name in names if name is not None})
     if len(named) > 1:
         raise UsageError(f"lists of transforms convert to {', '.join(named)}; give all the same dtype")

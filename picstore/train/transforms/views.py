@@ -54,7 +54,7 @@ class ViewGroup:
 
     Attributes:
         geometry: transforms that become one resampling.
-        color: transforms that become one pass over the pixels.
+        color: transforms that become one color program.
         name: name of the group.
         count: number of views of each image.
         first: index of the group's first view among the views of all groups; random numbers depend on the index.
@@ -84,7 +84,7 @@ class ViewGroup:
 
 @dataclass(frozen=True, slots=True)
 class ViewCallables:
-    """Callable on a dict of images by name of the group of views; applies each group's callables to the group."""
+    """Callable on a dict of images by name of a group of views; applies each group's own callables to its images."""
 
     by_name: Mapping[str, tuple[Callable[[Any], Any], ...]]
 
