@@ -103,7 +103,7 @@ def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
 
 
 def _hint() -> str:
-    """Return the end of the message after an interruption: how to continue the verb, or "" if it cannot continue."""
+    """Return the end of the message on an interruption: how to resume the command, "" if it has no --resume."""
     return "; continue with the same command and --resume" if sys.argv[1:2] in (["convert"], ["index"]) else ""
 
 

@@ -36,7 +36,7 @@ _ARGUMENTS = {
     "out": "DST",
     "shards": "SHARD",
 }
-# Names of the option of a parameter, if not only ``--`` and the parameter's name.
+# Names of a parameter's option, by parameter; for all others, the name is ``--`` and the parameter's name.
 _NAMES = {"kind": ["--source"], "maps": ["--map"], "color": ["--color", "--colour"]}
 # Placeholders for an option's value in help texts, each with the names of the parameters whose options show it.
 _METAVARS = {
@@ -104,7 +104,7 @@ def _functions(verb: str) -> list[Callable[..., Any]]:
 
 
 def _parameters(functions: Sequence[Callable[..., Any]]) -> dict[str, Parameter]:
-    """Return the first function's parameters by name; keyword-only ones of the second take ``**options``' place."""
+    """Return the first function's parameters by name; the second's keyword-only parameters replace ``**options``."""
     own = dict(inspect.signature(functions[0]).parameters)
     own.pop("options", None)
     passed = [each for of in functions[1:] for each in inspect.signature(of).parameters.values()]
@@ -199,7 +199,7 @@ def _fractions(text: str) -> tuple[float, ...]:
 
 
 def _text(functions: Sequence[Callable[..., Any]], argument: str = "") -> str:
-    """Return an argument's description from the first docstring that has one; "" as argument means the function."""
+    """Return an argument's description from the first docstring that has one; for "", the function's description."""
     text = next((found for each in functions if (found := _texts(each).get(argument))), "")
     other = _OTHER_VERB.search(text)
     return text if other is None else _text([load_verb(other[1])], argument)

@@ -63,7 +63,7 @@ class Binned:
     empty: Histogram
 
     def spread(self, marks: Bools) -> Binned:
-        """Return the bins of ``len(marks)`` records: marked records have these bins, in order; others have no bin."""
+        """Return bins of ``len(marks)`` records: those marked get this object's ``numbers`` in order, others no bin."""
         numbers = np.full(len(marks), -1, self.numbers.dtype)
         numbers[marks] = self.numbers
         return replace(self, numbers=numbers)
@@ -71,7 +71,7 @@ class Binned:
     def count(self, positions: Array | None = None, whole: Histogram | None = None) -> Histogram:
         """Return the histogram of the records at ``positions``, by default of all records.
 
-        Its ``totals`` are those of ``whole``, the histogram of all records; without ``whole``, they are its counts.
+        The result's ``totals`` are those of ``whole``, the histogram of all records; without ``whole``, its ``counts``.
         """
         chosen = self.numbers if positions is None else self.numbers[positions]
         size = int(self.shown.max(initial=-1)) + 1

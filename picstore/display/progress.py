@@ -99,7 +99,7 @@ def _advise() -> None:
 
 
 class Silence:
-    """Base class of displays: by itself it shows no progress, and shows remarks on a verb's input if ``remarks``."""
+    """Base class of displays, which itself shows no progress, but remarks on a verb's input if ``remarks`` is true."""
 
     def __init__(self, *, remarks: bool = False) -> None:
         self._remarks = remarks

@@ -20,7 +20,7 @@ class JoinedNames:
     def add(self, names: Sequence[str]) -> tuple[int, ...]:
         """Add the new names of a list; return the index of each name of the list among the joined names.
 
-        If the longer of the two lists begins with the shorter list, each name keeps its index, even a repeated name.
+        If the joined list begins with ``names``, or vice versa, each name keeps its index, even a repeated name.
         Otherwise equal names are one class, so UsageError is raised if a name to add occurs twice in either list.
         """
         common = min(len(names), len(self.names))

@@ -187,8 +187,8 @@ class Dataset(Sequence[Record]):
     def order_uuid(self) -> str:
         """Uuid of the dataset, or of the index of which the dataset is a conversion.
 
-        It is the index's uuid if no input of the conversion failed, and the dataset was neither edited nor shuffled,
-        because records, ids and order are then those of the index.
+        The index's uuid is returned if no input of the conversion failed, and the dataset was neither edited nor
+        shuffled, because records, ids and order are then those of the index.
         """
         provenance = self.manifest.provenance
         changed = self.manifest.edits is not None or self.manifest.shuffle

@@ -56,7 +56,7 @@ class _Part:
     Attributes:
         number: record number in the container.
         begin: offset in the container of the image or attachment.
-        at, length: offset and length in bytes of the part in the plan's buffer.
+        at, length: offset and length in bytes of the part in ``PartialRead.buffer``.
         crc: CRC-32C of the part.
         header, header_at: number of bytes of the image's header, 0 for a whole image or an attachment; and offset in
             the buffer to which the header is read before it is moved to ``at``, in front of the rows.
@@ -85,7 +85,7 @@ class PartialRead:
     buffer: memoryview
 
     def run(self, path: Location) -> None:
-        """Read the pieces from a file, and check the parts' CRCs; raise Damage or NotADataset if it is unreadable."""
+        """Read the pieces from a file, and check the parts' CRCs; raise Damage or NotADataset if reading fails."""
         path.read_pieces(self.pieces, file=self.container.ref.name)
         self._finish()
 

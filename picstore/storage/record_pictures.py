@@ -34,7 +34,7 @@ from picstore.storage.record_table import RecordTable
 if TYPE_CHECKING:
     from picstore.display.figures import Figure
 
-_SIDE = 240  # Pixels that the longer side of an image must keep when it is decoded at a reduced size.
+_SIDE = 240  # Smallest longer side, in pixels, to which an image is reduced when it is decoded.
 _MAX_PIXELS = 1 << 28
 _NAMED = 8  # Number of classes to list in a notebook's facts about a dataset.
 # Formats of an index's images that are drawn, and Pillow's class that opens each. Images of other formats are not

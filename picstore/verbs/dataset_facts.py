@@ -62,7 +62,7 @@ def describe(dataset: Dataset, display: Display) -> InfoResult:
 
 
 def _histograms(counts: RecordCounts, indexes: Sequence[Table], dataset: Dataset) -> dict[str, Any]:
-    """Build the histogram of all records' classes, and histograms of width, height and bytes from the sampled tables.
+    """Build histograms: of classes from ``counts`` of all records, of width, height and bytes from ``indexes``.
 
     Each histogram states how many ``records`` it counts, and in how many ``containers`` they are stored.
     """

@@ -59,8 +59,7 @@ def draw_views(
                 width, height = geometry.size[row].tolist()
                 made.append(
                     {
-                        # Name of a group of ``Views``, or "" if the transforms are a plain list; and the view's index
-                        # in the group.
+                        # Group of the transform ``Views``, "" if the transforms are a plain list; index of the view.
                         "group": group.name,
                         "view": view,
                         "slot": slot,

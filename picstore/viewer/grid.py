@@ -19,7 +19,7 @@ from picstore.viewer.session import Session
 
 _MAX_PAGE = 1000  # Largest number of records in an answer.
 _MAX_TEXT = 300  # Largest number of characters to show of an extra or of a column's value.
-_MAX_NUMBERS = 8  # Largest number of elements to show of an array.
+_MAX_NUMBERS = 8  # Largest number of elements to show of an array in a column.
 
 
 # Description of a record, as JSON, for the page's grid of pictures. Its member ``damage`` is the reason why the record
@@ -41,7 +41,7 @@ def read_items(dataset: Dataset, positions: I64) -> list[Item]:
 
 
 def _items_of(dataset: Dataset, number: int, pairs: list[tuple[int, int]]) -> Iterator[Item]:
-    """Yield the items of a container's records; ``pairs`` holds their positions, and their indices in the container."""
+    """Yield the Item of each record in ``pairs``: (position in the dataset, index in container ``number``)."""
     try:
         container = dataset.containers.index(number)
     except (Damage, NotADataset) as error:

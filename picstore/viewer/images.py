@@ -30,9 +30,9 @@ from picstore.storage.format.record import Record
 
 JPEG, PNG = "image/jpeg", "image/png"
 _QUALITY = 85
-# A thumbnail is the image as it is stored if its longer side is at most this many times the requested size.
+# A stored JPEG is sent unchanged as its thumbnail if its longer side is at most this many times the requested size.
 _SEND_AS_STORED_UP_TO = 2
-# Largest number of pixels to decode at the same time, which as RGB take 0.2 GB.
+# Largest number of pixels that all requests together decode at the same time; as RGB they take 0.2 GB.
 _MAX_PIXELS = 1 << 26
 _MAX_CROP = 1 << 22  # Number of pixels to which a larger crop is reduced before it is sent.
 # Difference in hue, in turns of the color wheel, between a mask's values v and v + 1: the golden ratio modulo 1, by
@@ -178,7 +178,7 @@ def attachment(record: Record, name: str) -> Picture:
 def mask_colors(values: Array) -> U8:
     """Color each value of a mask, (height, width); return RGBA, uint8 (height, width, 4), in which 0 is transparent."""
     if values.dtype == np.uint8:
-        # Color all 256 values, with 4 bytes of memory per pixel; a search for the values that occur would need 40.
+        # Compute the colors of all 256 values: this takes 4 bytes of memory per pixel, ``np.unique`` would take 40.
         distinct, number = np.arange(256), values
     else:
         distinct, number = np.unique(values, return_inverse=True)

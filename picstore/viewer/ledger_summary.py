@@ -19,7 +19,7 @@ from picstore.viewer.queries import Query
 from picstore.viewer.session import Session
 
 _EXAMPLES = 120  # Largest number of ledger lines to keep as examples for each reason.
-_MAX_REASONS = 500  # Largest number of reasons in the summary.
+_MAX_REASONS = 500  # Largest number of reasons, such as why inputs failed, in the summary.
 # Largest number of reasons to count separately; further reasons are counted as one, because each line of a ledger from
 # elsewhere may have a new reason.
 _MAX_COUNTED = 10_000
@@ -31,7 +31,7 @@ logger = logging.getLogger("picstore")
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Inputs with the same status and reason: their number, their bytes, and the first ledger lines as examples."""
+    """Inputs with equal status and reason: number, bytes of files and of JPEGs, and first ledger lines as examples."""
 
     status: str
     reason: str

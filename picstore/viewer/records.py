@@ -23,7 +23,7 @@ from picstore.storage.record_table import RecordTable
 from picstore.viewer.queries import Filter
 from picstore.viewer.text_search import ExtraTexts, texts_with
 
-# Event that is never set: ``gone`` for callers that are not requests, and so cannot disconnect.
+# Event that is never set, which callers that are not requests pass as ``gone``, because they cannot disconnect.
 STAYS = threading.Event()
 _KEPT_FILTERS = 4  # Number of filters whose results are kept; a result takes 4 bytes per selected record.
 # Largest number of seconds that the evaluation of a condition may take; a million records take less than 1 s.
@@ -32,8 +32,8 @@ _POLL = 0.05  # Seconds between two checks of whether the client has disconnecte
 # Seconds for which ``_interrupt`` interrupts DuckDB repeatedly, because DuckDB ignores an interruption before the
 # evaluation begins.
 _GRACE = 1.0
-# Semaphore with a permit for each of four evaluations of conditions at a time; an abandoned one keeps its permit until
-# it ends.
+# Semaphore that lets four conditions be evaluated at a time; an evaluation whose request has ended keeps its permit
+# until its thread ends.
 _running = threading.BoundedSemaphore(4)
 
 
@@ -149,8 +149,8 @@ class Records:
         Of several requests at a time with the same filter, only the first one searches; the others wait for its result.
         """
         while True:
-            # For a text, the key has the number of containers whose extras were read, because the text may match
-            # further records once more extras are read.
+            # If the filter has a text, the key of its result has the number of containers whose extras were read,
+            # because further records may match once more extras are read.
             key = (chosen, self.extras.read.done if chosen.text else 0)
             with self._lock:
                 found = self._found.get(key)
@@ -291,7 +291,7 @@ def _start(table: RecordTable, text: str) -> tuple[Condition, Future[Bools]]:
 
 
 def _interrupt(condition: Condition, result: Future[Bools]) -> None:
-    """Interrupt the evaluation again and again until it ends; after _GRACE seconds, leave it to its thread."""
+    """Interrupt an evaluation again and again until it ends; after _GRACE seconds, let it run on in its thread."""
     last = time.monotonic() + _GRACE
     while not result.done() and time.monotonic() < last:
         condition.interrupt()

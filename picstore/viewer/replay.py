@@ -127,7 +127,7 @@ class Replay:
     def steps_of(self, run: Run, position: int, *, first: int, epochs: int) -> list[dict[str, Any]]:
         """Return, for each epoch, where the run draws a record: rank, step, and slot, the sample's index in its batch.
 
-        An epoch that skips the record has an empty list, an epoch that repeats it several places.
+        The list of an epoch is empty if the epoch skips the record, and has several places if the epoch repeats it.
         """
         order, last = self.loader(run).order, first + min(epochs, _MAX_EPOCHS)
         length, drawn = order.length(first), drawn_samples(order, [self._dataset.live])

@@ -79,8 +79,8 @@ def _routes(session: Session) -> list[BaseRoute]:
 
 
 def bind(port: int) -> socket.socket:
-    """Return a socket that listens on a loopback port, 0 for any free port; raise UsageError if it is taken."""
-    # State the protocol TCP, because asyncio turns off Nagle's algorithm, which delays answers by 40 ms, only then.
+    """Return a socket that listens on a loopback port, any free port for 0; raise UsageError if the port is taken."""
+    # State the protocol, because only for a stated TCP does asyncio turn off Nagle's algorithm (delays of 40 ms).
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -197,7 +197,7 @@ def end_by(number: int) -> None:
 
 
 def _read_ahead(records: Records) -> None:
-    """Read what the first filter will need while the user looks at the page; ignore errors, which it raises again."""
+    """Read what the first filter needs while the user looks at the page; ignore errors, which the filter will raise."""
     try:
         records.read()
     except PicstoreError:

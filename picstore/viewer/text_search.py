@@ -35,7 +35,7 @@ class ExtrasRead:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Extras of consecutive records: position of the first record, the extras' bytes joined, and end of each extra."""
+    """Extras of consecutive records: first record's position, extras' bytes joined, and offset at which each ends."""
 
     first: int
     values: U8

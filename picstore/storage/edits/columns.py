@@ -27,7 +27,7 @@ class Column:
     Attributes:
         ids: ids of the records with a value, int64 (n,), ascending.
         values: numbers (n, …), or the UTF-8 bytes of all strings, joined.
-        ends: int64 (n,), end of each string in ``values``; None for numbers.
+        ends: int64 (n,), offset in ``values`` at which each string ends; None for numbers.
         file: name of the file of the values, for messages.
     """
 

@@ -260,7 +260,7 @@ class Container:
         )
 
     def stored_rows(self, k: int) -> StoredRows | None:
-        """Return where tile rows of record ``k``'s image end, and their checksums; None if either cannot be told."""
+        """Return ends and checksums of the tile rows of record ``k``'s image; None if not stored or not usable."""
         if k not in self.tile_rows:
             crcs = stored_checksums(self.index, self.segments, k)
             ends = None if crcs is None else row_ends(self.info(k), int(self.index["length"][k]))

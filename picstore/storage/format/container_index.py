@@ -90,10 +90,10 @@ def index_rows(summaries: Sequence[FileSummary]) -> Table:
 
 
 def ordinals_of(rows: Table) -> U32:
-    """Return the ordinal of each container in its file, uint32 (rows,), given index rows in stored order.
+    """Return each container's ordinal (index among its file's containers), uint32 (rows,), from index rows.
 
-    Stored order is by file number, then ordinal, then stream, so the next ordinal begins where the stream number does
-    not increase. 24 million rows, of 5 × 10**9 images, take 0.3 s; sorting the rows by file took 7 s.
+    The rows are in stored order, by file number, ordinal and stream, so the next ordinal begins where the stream number
+    does not increase. 24 million rows, of 5 × 10**9 images, take 0.3 s; sorting the rows by file took 7 s.
     """
     streams, files = rows["stream"], rows["file"]
     ordinals = np.zeros(len(rows), dtype=np.uint32)

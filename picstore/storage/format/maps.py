@@ -110,7 +110,7 @@ class MapSpec:
 
 
 class StoredMap(NamedTuple):
-    """Bytes of one stored map, and the dataset's specification of the maps with its name."""
+    """Bytes of one stored map, and the specification that the dataset has for all maps of the same name."""
 
     spec: MapSpec
     blob: bytes | memoryview
@@ -242,7 +242,7 @@ def read_form(blob: bytes | memoryview) -> tuple[str, int, int, int]:
 
 
 def check_form(blob: bytes | memoryview, spec: MapSpec, width: int, height: int) -> None:
-    """Raise ImageError unless a stored map has the dtype and channels of ``spec``, and the size of its image."""
+    """Raise ImageError unless a stored map has the dtype and channels of ``spec``, and is ``width`` × ``height``."""
     dtype, channels, *size = read_form(blob)
     if size != [width, height]:
         raise ImageError(f"has {size[0]} × {size[1]} pixels, its image {width} × {height}")
@@ -251,7 +251,7 @@ def check_form(blob: bytes | memoryview, spec: MapSpec, width: int, height: int)
 
 
 def map_problem(name: str, blob: bytes | memoryview, spec: MapSpec, size: tuple[int, int]) -> str:
-    """Return a message if a stored map is damaged or lacks the required form or ``size``, else an empty string."""
+    """Return a message if a stored map is damaged, or not of ``spec`` and ``size`` (width, height), else ""."""
     try:
         check_form(blob, spec, *size)
         decode_map(blob)

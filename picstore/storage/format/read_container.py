@@ -238,7 +238,7 @@ def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str
 def _find_magic(path: Location, offset: int, size: int, name: str) -> int:
     """Search a file from ``offset`` on for a container's magic number at a multiple of 4 KiB; return its offset.
 
-    If there is none with room for a header behind it, return ``size``, the file's size.
+    If there is none, or the file ends before a whole header, return ``size``, the file's size.
     """
     while offset + SEALED <= size:
         window = read_at(path, offset, min(_WINDOW, size - offset), file=name)
