@@ -26,7 +26,8 @@ Buffer: TypeAlias = "bytes | memoryview"
 # prefetching. With 1, 2 or 4 rows, streams that no cache holds are cut 1.4 times as fast as without.
 PREFETCH_ROWS = 2
 _LINE = 64  # bytes of a cache line
-# Minimum width in pixels of a cut: a narrower cut could have rows of 2 chroma samples, which libjpeg repeats.
+# Minimum width in pixels of a cut: a narrower cut could have rows of 2 chroma samples, which libjpeg repeats instead of
+# interpolating them.
 MIN_CUT_WIDTH = 5
 
 _u8 = np.uint8
@@ -51,7 +52,7 @@ class TiledJpegs:
 
     @classmethod
     def from_streams(cls, jpegs: Sequence[Buffer], tilings: I64, segments: Sequence[U16]) -> TiledJpegs:
-        """Describe ``streams``; ``segments`` has each stream's lengths of restart segments, in bytes without markers.
+        """Describe ``jpegs``; ``segments`` has each JPEG's lengths of restart segments, in bytes without markers.
 
         Raises:
             UsageError: the number of tilings is not the number of streams.

@@ -81,7 +81,7 @@ def read_coding_parameters(segments: Iterable[MarkerSegment]) -> CodingParameter
 
 
 def _read_quantization(body: bytes) -> dict[int, bytes]:
-    """Read the tables of a DQT segment (B.2.4.1) by destination."""
+    """Return the tables of a DQT segment (B.2.4.1), each with its first byte, by destination."""
     tables = {}
     while body:
         size = 1 + (128 if body[0] >> 4 else 64)
@@ -93,7 +93,7 @@ def _read_quantization(body: bytes) -> dict[int, bytes]:
 
 
 def _read_huffman(body: bytes) -> HuffmanTables:
-    """Read the tables of a DHT segment (B.2.4.2) by class and destination."""
+    """Return the tables of a DHT segment (B.2.4.2) by (class, destination)."""
     tables = {}
     while body:
         counts = body[1:17]

@@ -26,7 +26,7 @@ from picstore.jpeg.decoder.coefficients import (
 from picstore.jpeg.decoder.decode_baseline import REASONS, decode
 from picstore.kernels.jit import device_function, kernel
 
-_FREQUENCIES = 8  # number of frequencies of the cosine transform in each direction
+_FREQUENCIES = 8  # number of lowest frequencies of the cosine transform, across and down, that are hashed
 # Smallest side in pixels (16 blocks) of images that are hashed by their blocks' DC coefficients, which are too coarse
 # for smaller images.
 _MIN_SIDE = 128
@@ -119,7 +119,11 @@ def read_scan(address, size, frame):
 
 @device_function
 def _make_plan(frame, tables):
-    """Return the addresses of four tables for each block of an MCU: DC codes, DC by length, AC codes, AC by length."""
+    """Return the addresses of the lookup tables of each block of an MCU, uint64 (blocks, 4).
+
+    The tables are ``single`` and ``by_length`` for DC, then pairs of codes and ``by_length`` for AC; see
+    ``coefficients.fill_table`` and ``coefficients.fill_pairs``.
+    """
     plan, base = np.empty((parse.blocks_of_mcu(frame), 4), np.uint64), _u64(tables.ctypes.data)
     for b in range(plan.shape[0]):
         c = max(b - frame[parse.HORIZONTAL] * frame[parse.VERTICAL] + 1, 0)

@@ -23,7 +23,7 @@ from picstore.kernels.jit import inlined, kernel
 
 # Columns of the edits (new DC differences of MCUs), int64 (edited MCUs + 1, BLOCKS + PER_BLOCK * edited blocks). There
 # is a row for each edited MCU, and one that states only the end of the last MCU. BEFORE: bit at which the previous MCU
-# ends. STARTS: whether a new segment begins. BLOCKS: first of PER_BLOCK columns for each edited block of the MCU.
+# ends. STARTS: whether the MCU begins a new segment. BLOCKS: first of PER_BLOCK columns for each edited block.
 BEFORE, STARTS, BLOCKS, PER_BLOCK = 0, 1, 2, 3
 # Columns of an edited block: bits at which the old DC code begins and the old DC difference ends; new DC difference.
 BEGIN, END, DIFFERENCE = 0, 1, 2

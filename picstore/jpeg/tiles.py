@@ -18,7 +18,7 @@ TILE_WIDTH = 64
 
 # Columns of a tiling, which describes a JPEG and its tiles; see ``cut.TiledJpegs``.
 WIDTH, HEIGHT, MCU_WIDTH, MCU_HEIGHT, INTERVAL, HEADER = range(6)
-CUT_MARGIN = 1  # pixels that ``cut.py`` adds to a box on each side
+CUT_MARGIN = 1  # pixels that ``cut.py`` adds to a box on each side, because chroma is interpolated
 
 
 def mcu_size(*, components: int, subsampling: str) -> tuple[int, int]:

@@ -139,7 +139,7 @@ def find_entry_points(jpeg: bytes | memoryview, step: int) -> U16 | None:
 
 
 def _run_step(scans: list[_ScanRewriter | NotTranscodable], step: Callable[[_ScanRewriter], None]) -> None:
-    """Run a step for each scan in ``scans``; if it raises NotTranscodable, put the error in place of the scan."""
+    """Run a step for each scan in ``scans``; if the step raises NotTranscodable, replace the scan by the error."""
     for k, scan in enumerate(scans):
         if isinstance(scan, _ScanRewriter):
             scans[k] = _returned(step, scan) or scan

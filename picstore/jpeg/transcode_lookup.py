@@ -17,8 +17,8 @@ LOOKUP_BITS = 11
 # values take. From bit SKIP_SHIFT on: number of coefficients, plus 128 (END_OF_BLOCK) if the block ends.
 # NO_ENTRY, for a missing entry, has 64 coefficients and no bits.
 SKIP_SHIFT, END_OF_BLOCK, NO_ENTRY = 6, 128 << 6, 64 << 6
-# Bit in place of END_OF_BLOCK while ``several`` is built. Numbers of coefficients then are up to 12 · 16, so that they
-# may reach the bit END_OF_BLOCK; those above 63 are replaced by NO_ENTRY at the end.
+# Bit that stands for END_OF_BLOCK while ``several`` is built, when an entry has up to 12 · 16 coefficients, a number
+# that reaches the bit END_OF_BLOCK. At the end, entries of more than 63 coefficients become NO_ENTRY.
 _END = 1 << 14
 
 

@@ -191,13 +191,13 @@ class _Helper:
                 advance()
 
     def close(self) -> None:
-        """End the process."""
+        """Kill the process, and wait until it has ended."""
         self._process.kill()
         self._process.communicate()
 
 
 def serve() -> None:
-    """Compile each kernel that a line on stdin names by module and function; print a line after each."""
+    """Compile each kernel that a line on stdin names by module and function; print a line after each kernel."""
     for line in sys.stdin:
         module, name = line.split()
         compile_kernel(getattr(importlib.import_module(module), name))

@@ -17,7 +17,7 @@ from picstore.kernels.linking import linked_only
 from picstore.kernels.numba_names import CACHE, CALLS, available, device_options, find, inline_options
 
 _byte_pointer = ir.IntType(8).as_pointer()
-# For each signature, the first kernel with this signature; ``_copying_caller`` calls it if ``caller`` is not available.
+# Key: signature. Value: the first kernel with it, which ``_copying_caller`` calls if numba lacks the names of CALLS.
 _kernels: dict[str, Any] = {}
 _lock: Any = find("numba.core.compiler_lock.global_compiler_lock") or threading.RLock()
 

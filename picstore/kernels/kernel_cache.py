@@ -58,7 +58,7 @@ class KernelCache:
 
     @property
     def cache_path(self) -> str | None:
-        """Folder for new machine code; None if there is none."""
+        """Folder to which new machine code is written; None if no folder of the user can be written."""
         folder = cache_folders()[0]
         return None if folder is None else str(folder)
 
@@ -233,7 +233,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _remove_old(path: Path) -> None:
-    """Remove the oldest files of a kernel, and partial files of processes that were killed."""
+    """Remove a kernel's files except ``path`` and the _KEPT newest others, and partial files of killed processes."""
     with contextlib.suppress(OSError):
         kernel = path.name.rpartition("-")[0]
         times = {each: each.stat().st_mtime for each in path.parent.glob(f"{kernel}-*") if each != path}

@@ -48,7 +48,8 @@ class _Workspace(threading.local):
     """Arrays that a thread keeps, because allocating them takes longer than decoding a small image."""
 
     def __init__(self) -> None:
-        # Values of the headers; state of the scan; and lengths that pixels, ``_scratch`` and ``_segments`` must have.
+        # The array holds the values of the headers; the state of the scan; and the lengths that the pixels,
+        # ``_scratch`` and ``_segments`` must have.
         self.frame = np.zeros(FRAME, np.int64)
         self._tables = np.zeros(coefficients.TABLES, np.uint8)
         self._plan = np.zeros(scan.PLAN, np.uint64)

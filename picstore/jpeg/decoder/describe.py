@@ -114,7 +114,7 @@ def _check(source, lengths, tiling, box, frame):
     if not has_tiling(frame, tiling):
         return NO_GRID
     if box[0] > 0 or box[1] > 0 or box[2] < tiling[WIDTH] or box[3] < tiling[HEIGHT]:
-        # If only some tiles are decoded, the restart markers are not checked, as in ``box.py``.
+        # Like ``box.py``, check no restart markers if only some tiles are decoded.
         return 0
     if frame[parse.HEIGHT] != tiling[HEIGHT]:
         return NO_GRID
@@ -251,7 +251,7 @@ def _describe_parts(source, segment, mcus, distances, described):
 
 @device_function
 def _describe_planes(frame, tiling, rect, tiles, factor, row):
-    """Write to ``row``, an image's words, the layout of its samples and pixels; offsets are from its first sample."""
+    """Write to ``row``, an image's words, the layout of its samples and pixels, with offsets from its first sample."""
     h, v, count = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.COMPONENTS]
     luma, chroma = block_sides(h, v, factor)
     row[words.WIDTH], row[words.HEIGHT] = (rect[2] + factor - 1) // factor, (rect[3] + factor - 1) // factor
@@ -271,7 +271,7 @@ def _describe_planes(frame, tiling, rect, tiles, factor, row):
 
 @device_function
 def _copy_codes(address, codes):
-    """Copy a Huffman table's counts and symbols; return the word SHORT, see ``gpu_segment_layout.LOOKUP_BITS``."""
+    """Copy a Huffman table's counts and symbols to ``codes``; return SHORT, see ``gpu_segment_layout.LOOKUP_BITS``."""
     total = short = longer = 0
     for k in range(16):
         here = load_byte(address + _u64(k))

@@ -48,7 +48,7 @@ TWO = _fixed(3.624509785), -_fixed(1.272758580), _fixed(0.850430095), -_fixed(0.
 
 @dataclass(frozen=True)
 class _Wide:
-    """int32 intermediate results for a vector of int16: two vectors, for elements 0 to 3 and 4 to 7 of every 8."""
+    """Intermediate int32 results for an int16 vector: one vector for elements 0 to 3 of every 8, one for 4 to 7."""
 
     halves: list[Vector]
 

@@ -31,8 +31,8 @@ DAMAGED_HEADER, UNSUPPORTED = -10, -11
 # START: bytes before the entropy-coded data. QUANTIZATION, DC, AC: each the first of three
 # indices, at which the numbers of the components' tables are.
 WIDTH, HEIGHT, HORIZONTAL, VERTICAL, COMPONENTS, INTERVAL, START, QUANTIZATION, DC, AC = 0, 1, 2, 3, 4, 5, 6, 7, 10, 13
-# _IDS: index of the first of three components' ids. _DEFINED: a flag for each table that the headers define. _COLORS:
-# flags _JFIF and _ADOBE_RGB.
+# _IDS: index of the first of three components' ids. _DEFINED: index of bits that are set for each table that the
+# headers define. _COLORS: index of the bits _JFIF and _ADOBE_RGB.
 _IDS, _DEFINED, _COLORS = 16, 19, 20
 # Indices of the first of four addresses in the stream. QUANTIZATION_AT: of the 64 bytes of each quantization table.
 # HUFFMAN_AT: of counts and symbols of the Huffman tables DC 0, DC 1, AC 0 and AC 1.
@@ -113,7 +113,7 @@ def count_segments(frame, size):
 
 @device_function
 def _parse_segment(marker, body, length, frame, tables):
-    """Parse a marker segment; return 0 or a negative code."""
+    """Parse a marker segment, and store its values in ``frame`` and ``tables``; return 0 or a negative code."""
     if marker == 0xDB:
         return _parse_quantization(body, length, frame, tables)
     if marker == 0xC4:

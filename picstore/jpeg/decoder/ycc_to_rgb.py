@@ -120,7 +120,7 @@ def to_rgb(luma, blue, red, width, out, spare):
     for k in range(0, whole, STEP):
         offset = _u64(k)
         _to_rgb(luma + offset, blue + offset, red + offset, out + offset * _u64(3))
-    # The last step converts the row's last 16 pixels, some of them a second time.
+    # For the rest of the row, convert its last 16 pixels, although some of them are already converted.
     if whole < width and width >= STEP:
         offset = _u64(width - STEP)
         _to_rgb(luma + offset, blue + offset, red + offset, out + offset * _u64(3))

@@ -28,8 +28,8 @@ from picstore.jpeg.transcode import TranscodedJpeg
 MAX_SIDE = 65_535  # Largest width and height in pixels (T.81, B.2.2).
 # Height in pixels of a 4:2:0 MCU, a multiple of the height of any other MCU.
 _MCU_HEIGHT = 16
-# Number of pixels of a strip, the rows that are encoded at a time. The strip's symbols take at most 6 MiB for 4:2:0,
-# 12 MiB for 4:4:4.
+# Approximate number of pixels of a strip, the rows of an image that are encoded at a time. The Huffman symbols of a
+# strip take at most 6 MiB for 4:2:0, 12 MiB for 4:4:4.
 _STRIP_PIXELS = 1 << 20
 # Largest number of bytes of a symbol in the stream: 16 bits of code + 11 of value, doubled by stuffing, are 54 bits.
 _MAX_BYTES = 7
@@ -112,7 +112,7 @@ def _check_strip(pixels: U8, width: int, height: int) -> None:
 
 
 class _Scan:
-    """Huffman symbols, with their values, of the strips added so far, and frequencies of the symbols."""
+    """Scan of a JPEG that is written: Huffman symbols and values of the strips so far, and the symbols' frequencies."""
 
     def __init__(
         self, size: tuple[int, int], quality: int, factors: tuple[int, int], interval: int | None, *, grey: bool
@@ -166,7 +166,7 @@ class _Scan:
         while self._found:
             symbols, ends = self._found.popleft()
             segments = ends.size - 1
-            # Largest number of bytes to write: at most twice the ``bits`` of all strips' symbols, by stuffing.
+            # Upper bound of the bytes to write: stuffing at most doubles the ``bits`` of all strips' symbols.
             most = min(bits // 4, _MAX_BYTES * symbols.size)
             out, starts = np.empty(most + 4 * segments + 64, np.uint8), np.empty(segments + 1, np.int64)
             written = write_symbols(symbols, ends, codes, before, out, starts)
@@ -179,7 +179,7 @@ class _Scan:
 
 @lru_cache(maxsize=16)
 def _quantization(quality: int) -> tuple[dict[int, bytes], U16]:
-    """Return the bodies of DQT segments by destination, and the divisors of luma and chroma, uint16 (2, 3, 64)."""
+    """Return the bodies of DQT segments by destination, and results of ``make_divisors`` for luma and chroma."""
     scaled = scale_tables(quality)
     bodies = {k: bytes([k, *(table[at] for at in ZIGZAG.tolist())]) for k, table in enumerate(scaled)}
     return bodies, np.stack([make_divisors(table) for table in scaled])

@@ -16,7 +16,7 @@ from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_funct
 
 
 def _transform(x: list[Vector], *, first: bool) -> list[Vector]:
-    """Compute eight 1-D forward DCTs of 8 samples in parallel, in vectors of 16-bit elements.
+    """Compute eight 1-D forward DCTs of 8 samples in parallel, in 16-bit elements, as first or second of two passes.
 
     Only int16 vectors that have just been widened to int32 are multiplied, because LLVM does this in half the time.
     """

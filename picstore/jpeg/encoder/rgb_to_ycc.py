@@ -12,7 +12,8 @@ from picstore.kernels.simd import Vector, VectorMemory, load_u8, vector_function
 # Number of pixels or samples to process at a time. Up to STEP - 1 samples beyond a row's end are written too, so
 # callers must leave room for these.
 STEP = 16
-# Added to Cb and Cr in 16 fractional bits: their center 128, and just less than 1/2, so that halves are rounded down.
+# Number to add to Cb and Cr, in units of 2**-16: their center 128, and just less than 1/2, so that halves are rounded
+# down.
 _CENTER = (128 << 16) + (1 << 15) - 1
 _u64 = np.uint64
 

@@ -156,7 +156,8 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
                     nonzero = forward_dct(planes + _u64(at), _u64(stride), factors, coefficients)
                     dc = np.int64(block[0])
                 else:
-                    # A block outside of the image gets no AC coefficients and the previous block's DC: the fewest bits.
+                    # A block outside of the image gets no AC coefficients, and the previous block's DC, because this
+                    # takes the fewest bits.
                     dc = previous[c]
                 target = _add_block(target, counters, kind, dc - previous[c], block, nonzero)
                 previous[c] = dc

@@ -135,7 +135,7 @@ class SegmentFiller:
         arrays: Any = SegmentTables.divide(layout, block)
         self._data, self._rows, self._segments = arrays["data"], arrays["images"], arrays["segments"]
         self._tables = arrays["codes"], arrays["places"], arrays["quantization"]
-        self._rows[:], arrays["places"][:] = 0, 0  # Zeros mark images that the GPU does not decode.
+        self._rows[:], arrays["places"][:] = 0, 0  # Rows of zeros mark images that the GPU does not decode.
         self.images: list[ViewImages] | U8 = self._data
         self._rects, self._results = (np.zeros((n, 4), np.int64) for _ in range(2))
         self._tilings, self._boxes, self._lengths = arrays["tilings"], arrays["boxes"], arrays["lengths"]

@@ -25,7 +25,7 @@ _UNIT = float(1 << 32)  # int64 positions are in units of 1 / _UNIT pixels
 _BITS, _ONE = POSITION_BITS, 1 << POSITION_BITS  # number of fractional bits of a weight, and the weight 1.0
 # Positions in a map are rounded to 2**_STEP_BITS = _STEPS steps per pixel.
 _STEP_BITS, _STEPS = 20, 1 << 20
-_NOWHERE = np.uint64((1 << 64) - 1)  # takes the place of an index if a position lies outside of a map
+_NOWHERE = np.uint64((1 << 64) - 1)  # stands for the row or column of a position outside of a map
 _TO_BITS, _HALF_STEP = np.int64(32 - POSITION_BITS), np.int64(1 << (31 - POSITION_BITS))
 
 

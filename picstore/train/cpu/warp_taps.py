@@ -24,7 +24,7 @@ _i32, _u8, _u64 = np.int32, np.uint8, np.uint64
 # atomic operations, which take ten times as long as the pixel.
 @device_function
 def _cubic_taps(position, a):
-    """Return, along an axis, the index of the first of a position's four neighbors, and the weights of all four."""
+    """Return, along an axis, the index of the first of 4 pixels around a position, and the 4 pixels' int32 weights."""
     near = math.floor(position - 0.5)
     away = position - 0.5 - near
     first = _i32(math.floor(cubic(1.0 + away, a) * ONE + 0.5))
