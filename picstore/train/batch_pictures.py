@@ -13,7 +13,7 @@ from picstore.display.figures import Tile
 from picstore.errors import UsageError
 from picstore.storage.record_pictures import class_name
 
-# Percentiles of a channel's values; the first becomes black, the second white.
+# Percentiles of a channel's float values that :func:`levels_of` maps to black and to white.
 _STRETCHED = (1, 99)
 _TOP = 2  # Number of classes that a caption names if a label mixes classes, as after ``MixUp``.
 

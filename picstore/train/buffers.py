@@ -138,7 +138,7 @@ def round_coarsely(size: int) -> int:
 
 
 def find_mapping(array: Array) -> Mapping | None:
-    """Return the mapping in whose memory an array lies; None if it is in memory of another kind."""
+    """Return the mapping in whose memory an array lies; None if the array's memory is of another kind."""
     owner: Any = array
     while owner is not None and not isinstance(owner, Mapping):
         owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
@@ -181,7 +181,7 @@ class BufferPool:
         return borrowed.data
 
     def retire(self, address: int) -> None:
-        """When the block at an address is given back, free it instead of keeping it for reuse."""
+        """Let the block at an address be freed, not reused, as soon as no array lies in it."""
         self._retired.add(address)
 
     def _give_back(self, block: U8) -> None:
@@ -197,7 +197,7 @@ class BufferPool:
 class BufferPools:
     """Memory pools that all epochs of a loader share: for containers, and for the images of batches."""
 
-    # The number of containers is in effect unlimited here, because the loader's budget limits their bytes.
+    # The number of free blocks is in effect unlimited here, because the loader's budget limits the containers' bytes.
     containers: BufferPool = field(default_factory=lambda: BufferPool(1 << 20))
     batches: BufferPool = field(default_factory=lambda: BufferPool(KEPT_BATCHES))
 
@@ -214,7 +214,7 @@ class ThreadBuffer(threading.local):
         self._buffer = np.empty(0, dtype=np.uint8)
 
     def at_least(self, size: int) -> U8:
-        """Return uint8 (m,) with m ≥ ``size``, which this thread's next call may return again."""
+        """Return this thread's buffer, uint8 (m,) with m ≥ ``size``; the thread's next call may return the same."""
         if len(self._buffer) < size or not len(self._buffer):
             self._buffer = np.empty(max(size, _MIN_BYTES), dtype=np.uint8)
         return self._buffer

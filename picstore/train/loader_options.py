@@ -219,7 +219,7 @@ def records_of_batch(batch_size: int | None, aug_repeats: int) -> int:
 
 
 def check_main_guard() -> None:
-    """Raise UsageError if a loader is pickled for a worker whose main script has no guard.
+    """Raise UsageError if a loader is pickled for a worker whose main script has no ``__name__`` guard.
 
     From Python 3.14 on, and on macOS always, workers of a DataLoader are not forked but import the main script. Without
     a guard the script would start workers in the worker, which Python refuses, and this process would only notice a

@@ -51,7 +51,7 @@ _READ_AHEAD = 2  # number of containers to read in advance
 
 @dataclass(frozen=True, slots=True)
 class MapJob:
-    """Function of a map, and how its batches are made; a process keeps the latest job, which ``key`` identifies."""
+    """Function to call with a dataset's batches, and how these are made; a process keeps its latest job, by ``key``."""
 
     source: TrainingSource
     output: OutputSpec
@@ -96,7 +96,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class PartValues:
-    """Ids and values of the records in a part of a map, and the records without a value.
+    """Ids and values of the records in a part (some containers) of a map, and the records without a value.
 
     ``form`` is None if no record has a value.
     """
@@ -185,7 +185,7 @@ _kept: dict[str, MapJob] = {}
 
 
 def run_map_task(task: MapTask, on_progress: ProgressCallback) -> PartValues:
-    """Map one part in an engine's process; the process keeps the function, and with it a model, for later tasks."""
+    """Compute a part's values in an engine's process, which keeps the function, and so a model, for later tasks."""
     if task.job.key not in _kept:
         _kept.clear()
         if task.sharing:
@@ -362,7 +362,7 @@ def _array(value: Any) -> Any:
         return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
     try:
         return np.asarray(value)
-    except (ValueError, TypeError):  # lists of different lengths
+    except (ValueError, TypeError):  # raised for lists of different lengths
         return np.asarray(None)
 
 

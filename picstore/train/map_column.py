@@ -38,7 +38,7 @@ from picstore.train.map_batches import (
 )
 from picstore.train.transforms.arguments import name_of
 
-MAPPING = "mapping"  # subfolder of a dataset's folder, for the files of unfinished maps
+MAPPING = "mapping"  # subfolder of a dataset's folder, for the files of maps (computations of a column) under way
 # A part of a map has at least this many batches, so that the part's last batch, which is smaller, costs little.
 _BATCHES_A_PART = 4
 # Approximate maximum number of parts of a map, because each part is a file until the map ends.
@@ -120,7 +120,7 @@ def make_mapped_column(
 
 
 def divide_containers(counts: I64, batch_size: int) -> list[tuple[int, ...]]:
-    """Divide containers with records into parts of consecutive ones; ``counts``, (n,), are the numbers of records."""
+    """Divide containers that have records into parts of consecutive containers, given the record counts, (n,)."""
     least = max(_BATCHES_A_PART * batch_size, int(counts.sum()) // _MOST_PARTS)
     parts: list[tuple[int, ...]] = []
     held = least
@@ -192,7 +192,7 @@ def _run(
     engine: Engine | int,
     progress: Progress | None,
 ) -> Iterator[tuple[int, PartValues]]:
-    """Compute the pending parts in ``engine``; yield the number and the values of each part."""
+    """Compute the map's pending parts in ``engine``; yield the index and the values of each part."""
     on_progress = progress_callback(progress)
     if isinstance(engine, int):
         made = map_parts(job, [parts[number] for number in pending], threads=engine, on_progress=on_progress)
@@ -280,7 +280,7 @@ def _pack_part(part: PartValues) -> bytes:
 
 
 def _read_part(folder: Location, number: int) -> PartValues | None:
-    """Read a part; return None if it has to be computed, because it is not done or its file is damaged."""
+    """Read a part's values; return None if they have to be computed, because the part's file is missing or damaged."""
     path = folder / _part_name(number)
     if not path.is_file():
         return None

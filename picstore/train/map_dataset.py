@@ -34,10 +34,10 @@ from picstore.train.transforms.mixup_cutmix import BatchTransform
 from picstore.train.transforms.transform_plan import Transforms, check_targets, plan_transforms
 from picstore.train.transforms.views import Views
 
-Item: TypeAlias = tuple[Any, Any]  # Image or views, and label or target.
+Item: TypeAlias = tuple[Any, Any]  # image or dict of views, and label or target
 
 _FREE_BLOCKS = 2  # Number of free memory blocks to keep for later batches.
-# Number of records to watch for a second visit; a sampler without replacement visits them all again in its next epoch.
+# Number of records of which a second visit is noticed: few, because a sampler visits all again in its next epoch.
 _WATCHED = 256
 _NOT_GIVEN = -1
 

@@ -43,7 +43,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-Counts: TypeAlias = "Mapping[str, int] | Sequence[int]"  # Counts of some sources by name, or of all in order.
+Counts: TypeAlias = "Mapping[str, int] | Sequence[int]"  # Samples in a batch: of some sources by name, or of all.
 
 # For each type of an option, the type of its value in TOML.
 _TOML_TYPES = {bool: bool, int: int, float: float, str: str, Sequence[str]: list}

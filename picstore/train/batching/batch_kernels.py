@@ -175,7 +175,7 @@ def draw_numbers(key, ids, views, low, span, keys, numbers, exponents):
     "int64[:, ::1], float64[:, ::1])"
 )
 def place_crops(numbers, ratios, sizes, bounds, flips, frame, clip, box):
-    """Choose each image's crop and flips, and write the geometry.
+    """Choose each image's crop and flips, and write them to fields of ``Geometry``.
 
     Args:
         numbers: result of ``draw_numbers``; the last k numbers of each image are for the k flips.

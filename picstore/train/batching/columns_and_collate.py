@@ -108,7 +108,7 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
 
 
 def _by_group(groups: Any, output: OutputSpec) -> Any:
-    """Return a dict of groups' values by name; if the only group has no name, return its views, or its only view."""
+    """Return values of groups of views by group name; if the only group has no name, return its views or only view."""
     first = output.groups[0]
     if first.name:
         return {spec.name: values for spec, values in zip(output.groups, groups, strict=True)}
@@ -116,5 +116,5 @@ def _by_group(groups: Any, output: OutputSpec) -> Any:
 
 
 def _numeric(output: OutputSpec) -> Callable[[Array], Array]:
-    """Return a function that views an image as float16 if the output has that dtype, or returns it unchanged."""
+    """Return a function that views an image's uint16 bits as float16 if the output has that dtype, else returns it."""
     return lambda image: image.view(np.float16) if output.dtype == "float16" else image

@@ -20,9 +20,9 @@ NO_REPLACEMENT = ", and its batch holds no sound record to replace it"
 
 
 def next_sound(numbers: I64, sound: I64) -> I64:
-    """Return, for each of ``numbers``, the smallest number in ascending ``sound`` that is at least as large.
+    """Return, for each index in ``numbers``, the smallest index in ascending ``sound`` that is at least as large.
 
-    If there is none, return the first of ``sound`` for it.
+    For an index above all of ``sound``, return the first of ``sound``.
     """
     return sound[np.searchsorted(sound, numbers) % len(sound)]
 

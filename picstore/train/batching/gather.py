@@ -37,13 +37,13 @@ class BatchRecords:
 
     containers: list[Container]  # containers of the records; cleared when the batch is filled
     container: I64  # (n,), index in ``containers`` of each record's container; −1 if a slot is empty
-    folders: tuple[Root, ...]  # root folder of each dataset, by source
+    folders: tuple[Root, ...]  # root folder of each dataset, by the index in ``source``
     entries: Table  # ``layout.ENTRY`` (n,), index entries; zeros for an empty slot
     held: Table  # (n,), index entries that describe only the parts of records that were read
     tops: I64  # (n,), number of the image's pixel rows above the rows that were read
     # (n, 2), addresses of the stream and of its segments' lengths, as in ``jpeg.cut.TiledJpegs``; 0 for an empty slot.
     addresses: U64
-    sizes: I64  # (n, 2), bytes of the stream, and number of its segments; 0 for an empty slot
+    sizes: I64  # (n, 2), bytes of the stream, and number of its restart segments; 0 for an empty slot
     layouts: I64  # (n, 6), sizes and tilings of the images in ``held``, see ``layouts_of``
     image_sizes: I64  # (n, 2), width and height of stored images
     labels: I64  # (n,), −1 if nothing of the record's container can be read
@@ -54,7 +54,7 @@ class BatchRecords:
     points: I64  # (n, 2), address of the entry points within segments, and their distance in MCUs; 0 without any
     damage: list[Damage]  # damage of records that were replaced by sound records of their containers
     problems: dict[int, Damage]  # reason why a slot has no image, by slot
-    weight: float = 1.0  # see ``Batch.weight``
+    weight: float = 1.0  # factor for the loss of the batch, see ``Batch.weight``
 
     @classmethod
     def empty(cls, count: int, folders: Iterable[Root], *, weight: float = 1.0) -> BatchRecords:
@@ -263,8 +263,8 @@ def _find_sound(
             sizes = np.stack([container.index["width"], container.index["height"]], axis=1).astype(np.int64)
             sound_ones = container.good & source.dataset.live.mask(number)
             alike = sound_ones & source.uses_plan(request.plan, request.epoch, sizes)
-            # A record of another bucket replaces a damaged record only in a batch of one record, which has no other
-            # slot to copy.
+            # A record of another bucket (range of image shapes) may replace a damaged record only in a batch of one
+            # record, because such a batch has no other slot to copy.
             sound = np.flatnonzero(alike if alike.any() or len(records) > 1 else sound_ones)
             if not len(sound):
                 records.problems.update(zip(here.tolist(), damage, strict=True))
@@ -278,7 +278,7 @@ def _find_sound(
 def _enter(
     records: BatchRecords, found: Sequence[Container], picks: I64, *, source: TrainingSource, max_pixels: int
 ) -> int:
-    """Fill slots with the records ``picks`` of ``enter_records``; return the number of images with too many pixels."""
+    """Fill slots with records of ``found``; for ``picks`` and the result, see the kernel ``enter_records``."""
     from picstore.train.batching.batch_kernels import enter_records  # imported late, because it imports numba
 
     number_of, _, slots = picks

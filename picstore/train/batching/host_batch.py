@@ -42,7 +42,7 @@ class RecordFiles:
     """Files and offsets of the n records of a batch; ``files[slot]`` is the pair (file, offset) of a slot."""
 
     names: list[str]
-    number: I64  # (n,), index in ``names`` of each record's file; −1 for none
+    number: I64  # (n,), index in ``names`` of each record's file; −1 for an empty slot
     offsets: I64  # (n,), byte offset of each record in its file
 
     def __getitem__(self, slot: int) -> tuple[str, int]:
@@ -90,7 +90,7 @@ class SegmentLayout:
 
     @property
     def size(self) -> int:
-        """Number of bytes of the block."""
+        """Number of bytes of the block, in which all arrays lie."""
         size: int = self.places()["lengths"][0].stop
         return size
 
@@ -100,7 +100,7 @@ class SegmentTables:
     """Description of a batch's tiles for picstore's GPU decoder; the rows of tiles are in ``arrays["data"]``."""
 
     layout: SegmentLayout
-    block: U8  # memory of the arrays
+    block: U8  # memory in which ``arrays`` lie
     arrays: dict[str, Array]  # arrays of the layout, see ``jpeg.gpu_segment_layout``
     first: I64  # (n,), index in ``arrays["segments"]`` of each image's first row; a row describes a part of a segment
     count: I64  # (n,), number of rows in ``arrays["segments"]`` for each image; 0 if the GPU does not decode it
@@ -157,7 +157,7 @@ class HostBatch:
         self.images = []
 
     def take_apart(self) -> tuple[Any, HostBatch]:
-        """Return the arrays, which lie in one block of memory, and the batch without them, which can be pickled."""
+        """Return the image data, which lies in one block of memory, and the batch without it, which can be pickled."""
         if self.encoded is None or self.encoded.segments is None:
             return self.images, replace(self, images=[])
         tables = self.encoded.segments
@@ -166,7 +166,7 @@ class HostBatch:
         return tables.block, replace(self, images=[], encoded=encoded)
 
     def put_together(self, arrays: Any) -> HostBatch:
-        """Return the batch with the arrays that :meth:`take_apart` returned."""
+        """Return this batch with the image data ``arrays`` that :meth:`take_apart` returned."""
         if self.encoded is None or self.encoded.segments is None:
             return replace(self, images=arrays)
         tables = self.encoded.segments

@@ -57,7 +57,7 @@ class TransformParams:
 
 
 def view_rows(slots: I64, *, count: int, n: int) -> I64:
-    """Return the rows in ``TransformParams`` of m of n slots, for ``count`` views: int64 (count · m,), by view."""
+    """Return the indices of the rows of ``TransformParams`` for m of n slots, view after view: int64 (count · m,)."""
     return (n * np.arange(count)[:, None] + slots).reshape(-1)
 
 
@@ -105,7 +105,7 @@ def draw_crops(
     source: TrainingSource, group: ViewGroup, epoch: int, ids: I64, sizes: I64, *, copies: I64 | int = 0
 ) -> tuple[Geometry, BatchRandom] | None:
     """Compute the result of :func:`draw_geometry` by kernels; return None if an image has no pixels."""
-    from picstore.train.batching.batch_kernels import draw_numbers, place_crops  # imports numba
+    from picstore.train.batching.batch_kernels import draw_numbers, place_crops  # late, because it imports numba
 
     ids, views, images = _tile_views(source, group, ids, sizes, copies)
     crop, *flips = cast("tuple[Any, ...]", group.geometry)
@@ -128,7 +128,7 @@ def draw_crops(
 def _tile_views(
     source: TrainingSource, group: ViewGroup, ids: I64, sizes: I64, copies: I64 | int
 ) -> tuple[I64, I64, I64]:
-    """Return ids, view indices and image sizes for all views of a group, view after view."""
+    """Return record ids, indices of views and image sizes for all images of a group, view after view."""
     earlier = source.plan.view_count * np.broadcast_to(copies, ids.shape)
     views = group.first + np.repeat(np.arange(group.count), len(ids)) + np.tile(earlier, group.count)
     return np.tile(ids, group.count), views, np.tile(sizes, (group.count, 1))

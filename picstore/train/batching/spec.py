@@ -31,7 +31,7 @@ _NUMPY_DTYPES = {"uint8": "uint8", "float16": "uint16", "bfloat16": "uint16", "f
 class GroupSpec:
     """Group of views that the same transforms make; a batch holds ``count`` such views of each record."""
 
-    name: str = ""  # name of the group; empty if the transforms are a list
+    name: str = ""  # name of the group; empty if the loader's transforms are a list, not ``Views``
     count: int = 1  # number of views of a record
     stacked: bool = False  # whether the images have one size and lie in one array
 
@@ -43,9 +43,9 @@ class OutputSpec:
     groups: tuple[GroupSpec, ...] = (GroupSpec(),)
     dtype: str = "uint8"  # name of torch's dtype
     channels_last: bool = False  # whether a pixel's values are neighbors in memory
-    targets: tuple[str, ...] = ()  # names of targets
+    targets: tuple[str, ...] = ()  # names of the annotations of images that batches hold
     reducing_gap: float | None = None  # the loader's option of that name; None to decode at full size
-    form: str = "pixels"  # key of ``batch_forms.FORMS``
+    form: str = "pixels"  # form of images in CPU memory, a key of ``batch_forms.FORMS``
 
     @classmethod
     def from_plans(

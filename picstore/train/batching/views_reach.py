@@ -58,9 +58,10 @@ def align_reach(reach: I64, factors: I64) -> I64:
 
 
 def boxes_to_cut(reach: I64, size: I64) -> I64:
-    """Clip ``Geometry.reach`` to images of ``size``, (n, 2): int64 (n, 4), left, top, right, bottom.
+    """Clip the boxes ``Geometry.reach`` that views use to images of ``size`` (n, 2).
 
-    If the output shows only padding, the reach is empty, and the box then has one pixel.
+    Return the clipped boxes, int64 (n, 4): left, top, right, bottom. If the output shows only padding, the reach is
+    empty, and the clipped box has one pixel.
     """
     low = np.clip(reach[:, :2], 0, size - 1)
     return np.concatenate([low, np.clip(reach[:, 2:], low + 1, size)], axis=1)

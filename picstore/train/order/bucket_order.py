@@ -29,7 +29,8 @@ class BucketOrder:
     """Order of batches, each with records of one bucket (range of image shapes), epoch after epoch; see `Order`."""
 
     table: BucketTable = field(repr=False)
-    # For each bucket, the size of a global batch by plan (list of transforms). Plans are numbered through all buckets.
+    # For each bucket, the size of a global batch for each of its plans (lists of transforms). A plan's index counts the
+    # plans of previous buckets too.
     batch_sizes: tuple[tuple[int, ...], ...]
     lanes: int
     seed: int
@@ -237,7 +238,7 @@ class _RankReading:
         self._previous = int(stops[-1])
 
     def _next_batches(self, planned: PlannedBatches) -> tuple[I64, I64]:
-        """Return indices of this process's complete batches in ``planned``, and of their last samples in the epoch."""
+        """Return indices in ``planned`` of this process's complete batches, and in the epoch of their last samples."""
         groups = np.flatnonzero(planned.complete)
         stops = planned.samples["number"][planned.last[groups]]
         order = np.argsort(stops)

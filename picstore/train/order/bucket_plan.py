@@ -25,8 +25,8 @@ from picstore.train.order.epoch_order import EpochOrder
 from picstore.train.order.global_batches import Division
 from picstore.train.order.rank_shares import RankShares
 
-_CHUNK = 1 << 14  # number of samples to plan at a time
-# Number of samples on either side of a guess that the search for a batch's start covers first.
+_CHUNK = 1 << 14  # number of an epoch's samples to assign to batches at a time
+# Number of samples on either side of a guess that the search for a batch's start covers first; then 16 times as many.
 _NEAR = 1 << 11
 # Number of bits of a batch's index in the field "batch"; the bits above are the bucket's index.
 _BATCH_BITS = 40
@@ -36,13 +36,14 @@ _SAMPLE = np.dtype(
     [(name, "<i8") for name in ("number", "container", "record", "lane", "end", "batch", "size", "plan")]
     + [("last", "?")]
 )
-_BLOCK = 1 << 12  # number of containers to count at a time
-_SPAN = 1 << 12  # Number of samples by which ``BucketCounts.since`` first goes back; then 4 times as many, and so on.
+_BLOCK = 1 << 12  # number of containers whose records are counted by bucket at a time
+# Number of samples that ``BucketCounts.since`` searches first, before its argument ``sample``; then 4 times as many.
+_SPAN = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
 class BucketTable:
-    """Buckets of a dataset's live records.
+    """Buckets (ranges of image shapes) of a dataset's live records, which are the records that are not deleted.
 
     Attributes:
         starts: int64 (containers + 1,), number of live records before each container.
@@ -78,7 +79,7 @@ class BucketTable:
 
 
 class BucketCounts:
-    """Counts of each bucket's samples that precede a given sample of an epoch, and search for such samples."""
+    """Counter and finder of the samples of each bucket (range of image shapes) before a given sample of an epoch."""
 
     def __init__(self, order: EpochOrder, table: BucketTable) -> None:
         self._order, self._table = order, table
@@ -109,7 +110,7 @@ class BucketCounts:
         return numbers[numbers >= begins[self._table.of(samples.container, samples.record)]], seen
 
     def _joined(self, index: I64) -> I64:
-        """Return each bucket's number of records before an index in the containers' order, summed over ``index``."""
+        """Return each bucket's number of records before an index in the order of containers, summed over ``index``."""
         last = np.minimum(index, self._order.records - 1)
         containers, starts = self._order.containers.locate(last)
         total = np.zeros(self._table.tally.shape[1], dtype=np.int64)
@@ -250,7 +251,7 @@ class BucketPlan:
             if not len(ends):
                 continue
             batch = np.searchsorted(ends, within[mine], side="right")
-            # Samples after the bucket's last batch belong to no batch.
+            # Samples after the bucket's last batch, which ``drop_last`` leaves out, belong to no batch.
             index = np.minimum(batch, len(ends) - 1)
             samples["last"][mine] = within[mine] == ends[index] - 1
             samples["size"][mine] = ends[index] - np.where(index > 0, ends[index - 1], 0)

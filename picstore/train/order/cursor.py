@@ -161,7 +161,8 @@ class EpochCursor:
         before = [self._epoch, self._batch]
         self._epoch, self._batch = epoch, batch
         if worker.count:
-            # Leave a changed position: the main process has loaded a state, at which the next iteration has to begin.
+            # If the shared position has changed, leave it: the main process has loaded a state, at whose position the
+            # next iteration has to begin.
             if self._length(epoch) is None and self._shared.values[worker.number].tolist() == before:
                 self._shared.values[worker.number] = epoch, batch
         else:

@@ -26,7 +26,7 @@ from picstore.train.order.weights import RecordShares
 # the record among the source's live records.
 DRAWN = np.dtype([(name, "<i8") for name in ("step", "rank", "slot", "source", "epoch", "position")])
 _CHUNK = 1 << 16  # number of samples to compute at a time
-_FEW = 8  # Up to this many records are searched for one by one; for more records, all batches are computed.
+_FEW = 8  # With buckets, up to this many records are searched for one by one; for more, all batches are computed.
 
 
 class SteppedOrder(Protocol):
@@ -173,7 +173,7 @@ class _SteppedSamples:
             begin, end = low // source.records, -(-high // source.records)
             epochs: Sequence[int] = range(begin, end)
             if source.weights is None and source.taken == source.records and len(epochs) > 2:
-                # A whole epoch draws each record once, so only the first and the last epoch are computed.
+                # A whole epoch draws each record once, so only the first and last epoch, perhaps partial, are computed.
                 total += len(epochs) - 2
                 epochs = [begin, end - 1]
             for epoch in epochs:
@@ -202,7 +202,7 @@ class _SteppedSamples:
         return np.concatenate(tables)
 
     def _parts(self, steps: I64) -> Iterator[I64]:
-        """Cut ascending steps into parts of about 65,536 samples."""
+        """Cut ascending steps (indices of global batches) into parts that draw about 65,536 samples each."""
         begin = 0
         while begin < len(steps):
             size = sum(int(each.stops[0] - each.starts[0]) for each in self._order.windows_of(steps[begin : begin + 1]))
@@ -211,7 +211,7 @@ class _SteppedSamples:
             begin = end
 
     def _deal(self, steps: I64) -> tuple[Table, I64]:
-        """Return rows of DRAWN for the samples of ``steps``, ``position`` still 0, and their indices in all epochs."""
+        """Return the samples of ``steps`` as rows of DRAWN, ``position`` still 0, and their indices in all epochs."""
         windows = self._order.windows_of(steps)
         parts, numbered = [], []
         for source, (starts, stops, firsts) in enumerate(windows):

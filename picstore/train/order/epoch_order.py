@@ -25,9 +25,10 @@ from picstore.arrays import I64, U8, Array, Bools
 # Source of a sample's bytes when its batch is made: the container, which the sample's lane (part of the epoch) still
 # reads; a copy from the time when the lane left the container; or a read of the single record.
 IN_CONTAINER, SET_ASIDE, ALONE = 0, 1, 2
-# The record permutations of containers with at most this many records are drawn for many containers at once.
+# If a container has at most this many records, their permutation is drawn in one call with those of other containers.
 _SMALL = 256
-# Average number of containers in a part of a ``ContainerOrder``. Twice or half as many would make sorting slower.
+# Average number of containers in a part of a ``ContainerOrder``, which sorts part by part. Twice or half as many would
+# make sorting slower.
 _PART = 1 << 13
 _MAX_PARTS = 1 << 16
 
@@ -37,7 +38,7 @@ class Samples:
     """Samples of an epoch, as arrays (n,)."""
 
     container: I64  # indices of containers in stored order
-    record: I64  # indices in the containers; until ``skip_deleted``, indices among each container's live records
+    record: I64  # indices of records in their containers; until ``skip_deleted``, indices among live records there
     lane: I64
     # For each sample, the index in the epoch of the last sample that its lane (part of the epoch) has in its container.
     end: I64
@@ -79,7 +80,8 @@ class ContainerOrder:
         self._at_hand: Bools = np.zeros(parts, dtype=np.bool_)
         self._records = self.sum_parts(counts[:, None])[:, 0]
         self._part_ends = np.cumsum(self._records)
-        # Containers of the parts that are sorted now, in order, and for each, the index after its last record.
+        # ``_sorted``: containers, in order, of the parts that hold the most recently requested records; other parts are
+        # not sorted. ``_ends``: for each of these containers, the index after its last record.
         self._sorted = self._ends = np.zeros(0, dtype=np.int64)
 
     @property
@@ -108,12 +110,12 @@ class ContainerOrder:
             part, some = self._part[start : start + _PART], values[start : start + _PART]
             for column, total in zip(some.T, sums, strict=True):
                 total += np.bincount(part, column, len(total))
-        # float64 is exact for integers up to 2**53.
+        # The float64 sums are exact, because they are integers below 2**53.
         exact: I64 = sums.T.astype(np.int64)
         return exact
 
     def earlier(self, index: I64) -> Iterator[tuple[int, I64]]:
-        """Yield, for each record's index, the part with its container, and this part's containers before that one."""
+        """Yield, for each record in ``index``, the part that holds its container, and the part's earlier containers."""
         parts = np.searchsorted(self._part_ends, index, side="right")
         self._sort(parts)
         begins = np.searchsorted(self._ends, (self._part_ends - self._records)[parts], side="right")
@@ -206,7 +208,7 @@ class EpochOrder:
         return found
 
     def lane_positions(self, sample: int) -> I64:
-        """Return, for each lane, the index among all records of its first record from sample ``sample`` on."""
+        """Return, for each lane, the index among all records of the lane's first record from sample ``sample`` on."""
         return self._lane_starts[:-1] + (sample + self.lanes - 1 - np.arange(self.lanes)) // self.lanes
 
     def numbers(self, lane: int, index: I64) -> I64:
@@ -215,7 +217,7 @@ class EpochOrder:
         return numbers
 
     def _draw_permutations(self, containers: I64) -> None:
-        """Draw missing permutations of small containers in one call, in a sixth of the time of single calls."""
+        """Draw permutations of small containers that are not kept yet, in a sixth of the time of a call for each."""
         each = np.unique(containers)
         missing = np.array([number for number in each.tolist() if number not in self._permutations], np.int64)
         missing = missing[self._counts[missing] <= _SMALL]

@@ -36,7 +36,7 @@ class EvenDivision:
 
     @cached_property
     def batches(self) -> int:
-        """Number of batches."""
+        """Number of global batches in an epoch."""
         full, rest = divmod(self.samples, self.size)
         if self.drop_last or not rest:
             return full

@@ -244,13 +244,13 @@ class MuxOrder:
         return batches, rest
 
     def _shares_batch(self, state: Mapping[str, Any], batch: int, rest: int) -> bool:
-        """Return whether this rank's part of ``batch`` is the batch of which ``rest`` samples precede the state."""
+        """Return whether this rank's part of ``batch`` is the batch of which the state's ``rest`` samples were read."""
         counts, ranks = state["counts"], self.world_size if state["version"] == 1 else 1
         same = [ranks * each for each in counts] == list(self.schedule.counts_at(batch))
         return same and state.get("world_size") == self.world_size and rest < int(self.shares(batch).sum())
 
     def _number(self, epoch: int, batch: int) -> int:
-        """Return the index of a batch, counted through all epochs."""
+        """Return a batch's index counted through all epochs, given its epoch and its index in the epoch."""
         return epoch * (self.epoch_batches or 0) + batch
 
 
@@ -266,7 +266,7 @@ class _Window(NamedTuple):
 
 
 class _RepeatingSource:
-    """Maker of one rank's requests to one source, epoch after epoch."""
+    """Maker of one rank's requests for samples of one source, which begins a new epoch when it is exhausted."""
 
     def __init__(self, source: TrainingSource, number: int, order: MuxOrder) -> None:
         self._source, self._number, self._order = source, number, order
@@ -295,7 +295,7 @@ class _RepeatingSource:
 
 
 def _taken(state: Mapping[str, Any], sources: int) -> tuple[list[int], int]:
-    """Return the number of samples of each source before a state, and of samples read of the rank's next batch."""
+    """Return the number of samples that each source gave before a state, and the number read of the next batch."""
     if state["version"] == 1:
         # In version 1, ``counts`` are those of one rank's batch; ``samples`` is the number that one rank took from all
         # sources together.

@@ -121,10 +121,10 @@ class RankShares:
         return owners
 
     def deal_rest(self, owners: I64, readers: tuple[I64, I64], shares: I64) -> I64:
-        """Give the samples of a global batch that have no owner yet to ranks that lack samples.
+        """Give the samples of a global batch that no rank has yet to the ranks that have less than their shares.
 
         Args:
-            owners: rank of each sample, in order; −1 for no owner. Changed in place, and returned.
+            owners: rank of each sample, in order; −1 if no rank has the sample. Changed in place, and returned.
             readers: first and last rank that reads each sample's lane.
             shares: number of samples that each rank takes of the batch, int64 (world size,).
         """
@@ -169,7 +169,7 @@ def keep_own(first: I64, last: I64, shares: I64, group: I64 | int = 0) -> I64:
     """
     own = np.flatnonzero(first == last)
     cell = (group * (int(first.max(initial=0)) + 1) + first)[own]
-    # Use the smallest type, because NumPy sorts integers of at most 16 bits by radix.
+    # Use the smallest type, because NumPy sorts integers of at most 16 bits faster, by radix.
     order = np.argsort(cell.astype(np.min_scalar_type(int(cell.max(initial=0)))), kind="stable")
     begins = np.flatnonzero(np.diff(cell[order], prepend=-1))
     earlier = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))

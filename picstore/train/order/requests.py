@@ -43,7 +43,7 @@ class TrainingSource:
     # Plans of transforms besides ``plan``. Views, targets and columns are the same in all plans.
     others: tuple[TransformPlan, ...] = ()
     choice: PlanChoice | None = None  # rule that tells which plans an image may need; None for all plans
-    shift: RecordShift = NO_SHIFT  # change of labels, made before ``base`` is added
+    shift: RecordShift = NO_SHIFT  # mapping of the dataset's labels to new labels, to which ``base`` is added
 
     @property
     def class_names(self) -> dict[int, str]:

@@ -20,7 +20,7 @@ MAX_READ = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Steps of an order, one batch each, from batch ``first`` of ``epoch`` on; a call yields the steps' requests.
+    """Range of training steps, one batch each, from batch ``first`` of ``epoch`` on; a call yields the batch requests.
 
     Attributes:
         step: distance between two batches of a DataLoader's worker, see :meth:`Order.requests`; otherwise 0.

@@ -21,8 +21,9 @@ from picstore.errors import UsageError, counted
 from picstore.storage.dataset import Dataset
 from picstore.train.order.epoch_order import Samples
 
-_TICKS = 30  # Shares are counted in ticks: one sample in an epoch is 2**30 ticks.
-# About 2**30 times the fractional part of the golden ratio. It is odd, so that 2**30 epochs have different offsets.
+_TICKS = 30  # A record's share of an epoch's samples is counted in ticks: 2**30 ticks are one sample.
+# Ticks by which the offset, added to sums of shares before rounding, grows with each epoch: about 2**30 times the
+# fractional part of the golden ratio, and odd, so that 2**30 epochs have different offsets.
 _GOLDEN = 663_608_941
 # Maximum number of samples, and of records, which keeps sums of shares in ticks within 63 bits.
 _MAX_SAMPLES = 1 << 31
@@ -85,12 +86,12 @@ class RecordShares:
     def counts(self, epoch: int) -> I64:
         """Return the number of samples of each container in an epoch, int64 (containers,)."""
         bounds = self.bounds + self._offset(epoch)
-        # Shift in place, because the pages of a new array cost more than the arithmetic.
+        # Shift bits in place, because allocating a new array would take longer than the shift.
         bounds >>= _TICKS
         return np.diff(bounds)
 
     def times(self, epoch: int) -> I64:
-        """Return how often an epoch has each record, int64 (records,)."""
+        """Return the number of samples of each record in an epoch, int64 (records,)."""
         found, offset = np.empty(int(self.starts[-1]), dtype=np.int64), self._offset(epoch)
         for start in range(0, len(self.starts) - 1, _CHUNK):
             containers = np.arange(start, min(start + _CHUNK, len(self.starts) - 1))
@@ -160,7 +161,7 @@ class RecordWeights:
     whole: int
 
     def ticks(self, containers: I64, records: I64, lengths: I64) -> tuple[I64, I64]:
-        """Return the sum of all shares before each record, and that up to its end, int64 (n,) in 2**-30 samples.
+        """Return the sum of shares before each record, and the sum with the record's share, int64 (n,) in ticks.
 
         ``records`` are the records of ``containers``, each of which has ``lengths`` records.
         """
@@ -178,7 +179,7 @@ class RecordWeights:
         return ticks
 
     def summarize(self, samples: int) -> tuple[int, str]:
-        """Return the largest share, in 2**-30 samples, and a hash of all shares in epochs of ``samples`` samples."""
+        """Return the largest share in ticks of 2**-30 samples, and a hash of all shares in epochs of ``samples``."""
         hashed, weight, largest = hashlib.sha256(str(samples).encode()), 0.0, 0
         for start in range(0, len(self.weights), _CHUNK):
             sums = np.cumsum(np.append(weight, _look_up(self.weights[start : start + _CHUNK], self.values)))

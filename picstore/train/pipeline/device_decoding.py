@@ -51,7 +51,7 @@ class MadeBatch:
     event: torch.cuda.Event | None = None
 
     def hand_over(self) -> MadeBatch:
-        """Make the current stream wait until the batch is ready, and return this object."""
+        """Make the current CUDA stream wait until the batch is ready, and return this object."""
         if self.event is not None:
             stream = torch.cuda.current_stream(self.batch.labels.device)
             stream.wait_event(self.event)

@@ -33,13 +33,13 @@ def is_own_thread() -> bool:
 
 
 class Call(Protocol):
-    """Work for a thread of a pool."""
+    """Work for a thread of a ``ThreadPool``."""
 
     def run(self) -> None:
         """Do the work, in a thread of the pool, and handle all errors, because the pool handles none."""
 
     def cancel(self) -> None:
-        """Note that the call will not be run."""
+        """Note that the pool will not run the call, because the pool was closed."""
 
 
 class ThreadPool:
@@ -173,7 +173,7 @@ class FillingBatch:
         self._end_task()
 
     def cancel(self) -> None:
-        """End one task without filling its slots."""
+        """End one task without filling its slots; after the last task, the whole batch is cancelled."""
         self._cancelled = True
         self._end_task()
 
@@ -196,7 +196,7 @@ class FillingBatch:
         except BaseException as error:  # The future raises the error for the consumer.
             finished.set_exception(error)
         finally:
-            del self._fill, self._complete, finished, errors  # An error's traceback may keep this frame alive.
+            del self._fill, self._complete, finished, errors  # An error's traceback may keep this frame's names.
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class _Garbage:
 
         A fork calls this too, because the closing thread and other threads do not exist there.
         """
-        self._collecting: set[int] = set()  # ids of the threads in which a collection runs
+        self._collecting: set[int] = set()  # ids of the threads in which a garbage collection runs
         # A SimpleQueue, whose ``put`` is reentrant, because a garbage collection may interrupt another ``put``.
         self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._lock = threading.Lock()
@@ -290,7 +290,7 @@ class _Garbage:
             close()
 
     def call_all(self) -> None:
-        """Call, in the closing thread, all functions that wait for it."""
+        """Call all functions that wait for the closing thread, in the calling thread instead."""
         with contextlib.suppress(Empty):
             while True:
                 self._waiting.get_nowait()()
@@ -307,8 +307,8 @@ class _Garbage:
     def _is_idle(self) -> bool:
         """Return whether the closing thread may end.
 
-        The checks follow an object through a garbage collection, which removes it from ``_open`` and then adds its
-        ``close`` to ``_waiting``.
+        Check in the order in which a garbage collection moves an object, so that no object is missed: out of ``_open``,
+        and then, as the object's ``close``, into ``_waiting``.
         """
         with self._lock:
             idle = next(iter(_open), None) is None and not self._collecting and self._waiting.empty()

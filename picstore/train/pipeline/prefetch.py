@@ -90,7 +90,8 @@ class Prefetcher:
         self._read, self._budget, self._readers = read, budget, readers
         self._threads: list[threading.Thread] = []  # all reader threads, including some that have ended
         self._ending: list[threading.Thread] = []  # reader threads that found nothing more to read and are about to end
-        self._waiting: deque[tuple[ContainerKey, Future[ReadResult]]] = deque()  # to read, with futures
+        # Containers that no reader has begun to read, each with the future of its result.
+        self._waiting: deque[tuple[ContainerKey, Future[ReadResult]]] = deque()
         self._reading = 0  # Number of reader threads that read or wait for containers to read.
         self._idle = 0  # Number of reader threads that wait for containers to read.
         self._handing_over = 0  # Number of reader threads that are handing results to futures.
@@ -104,7 +105,7 @@ class Prefetcher:
         self._closed = self._warned = self._failed = False
         self._lock = threading.RLock()  # Reentrant: a garbage collection may call ``close`` in a thread that holds it.
         self._changed = threading.Condition(self._lock)
-        self._work = threading.Condition(self._lock)  # Reader threads without work wait for it.
+        self._work = threading.Condition(self._lock)  # Readers without work wait for this condition.
 
     def request(
         self, uses: dict[ContainerKey, ContainerUse], *, wait: bool

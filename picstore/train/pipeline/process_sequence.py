@@ -107,7 +107,7 @@ class ProcessSequence:
     def _receive_ready(self, seconds: float | None) -> bool:
         """Receive one message of each process that has sent any, waiting up to ``seconds``; return whether any came."""
         running = {process.connection: number for number, process in enumerate(self._processes) if process.running}
-        if not self._processes[self._turn].running and not self._received[self._turn]:  # closed by another thread
+        if not self._processes[self._turn].running and not self._received[self._turn]:  # Another thread has closed it.
             raise CancelledError
         ready = wait(list(running), seconds)
         for connection in ready:

@@ -141,13 +141,13 @@ class RemoteSequence:
         return message.batch.put_together(arrays)
 
     def _pull(self) -> None:
-        """Let Ray bring the next batches to this node."""
+        """Let Ray copy the next PULLED batches, as far as they are made, to this node in advance."""
         ahead = [reference for task in list(self._tasks)[:PULLED] for _, reference in list(task.made)[:PULLED]][:PULLED]
         if ahead:
             self._workers.ray.wait(ahead, num_returns=len(ahead), timeout=0, fetch_local=True)
 
     def _assign(self) -> None:
-        """Give tasks to workers with room, idle workers first; the first task may take over a later task's worker."""
+        """Give tasks to workers with room, idle workers first; the first, due next, may take a later task's worker."""
         with_room = [worker for worker in self._workers.members if worker.room]
         for worker in sorted(with_room, key=lambda worker: len(worker.tasks)):
             task = next((task for task in self._tasks if task.worker is None and task.left), None) or self._next_task()

@@ -53,7 +53,7 @@ class Task:
 
     @property
     def left(self) -> int:
-        """Number of batches for which no worker has been called yet; 0 after an error."""
+        """Number of the task's batches for which no worker has been called yet; 0 after an error."""
         if self.made and isinstance(self.made[-1][0], Exception):
             return 0
         return (self.span.count or 0) - self.taken - len(self.made) - len(self.calls)

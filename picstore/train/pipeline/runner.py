@@ -103,7 +103,7 @@ class PipelineRunner:
         remote: Remote | None = None,
     ) -> None:
         if decoder == "auto" and any(source.dataset.foreign for source in spec.sources):
-            decoder = "cpu"  # GPU decoders decode only JPEGs.
+            decoder = "cpu"  # Decoders on a GPU take only JPEGs.
         decoder = choose_decoder(decoder, device)
         output = replace(spec.output, form=form_of_decoder(decoder))
         self._form = FORMS[output.form]
@@ -165,7 +165,7 @@ class PipelineRunner:
                 return begun[2]
             begun[2].close()
         device = with_index(self._device)
-        # Try the decoder first, so that a broken one fails before any thread or process is started.
+        # Try the decoder first, so that a broken decoder fails before any thread or process is started.
         strict, load = self._damage_log.strict, self._load_decoder
         make = self._form.make_maker(self._spec.output, device, strict=strict, load=load)
         source = self._start_source(span)

@@ -54,7 +54,7 @@ class HostSource(Protocol):
         """Return the next batch, or None at the end; do not call this again after the end."""
 
     def close(self) -> None:
-        """End all threads of the source."""
+        """Stop making batches, and end the threads or processes that the source owns."""
 
 
 class DeviceStage(Protocol):
@@ -64,7 +64,7 @@ class DeviceStage(Protocol):
         """Return the next batch, or None at the end; do not call this again after the end."""
 
     def close(self) -> None:
-        """End all threads of the stage and its source."""
+        """End the threads of the stage, and close its source."""
 
 
 class TensorStage:
@@ -84,7 +84,7 @@ class TensorStage:
         return MadeBatch(batch, host.damage)
 
     def close(self) -> None:
-        """End the source."""
+        """Close the source."""
         self._source.close()
 
 
@@ -136,7 +136,7 @@ class AheadStage:
         return None if made is None else made.hand_over()
 
     def close(self) -> None:
-        """End the threads and the source."""
+        """End this stage's threads, and close its source; do nothing in a fork."""
         if self._pid != os.getpid():
             return
         with self._changed:
