@@ -215,7 +215,7 @@ def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[to
 
 
 def _launch(table: DescriptorTable, words: torch.Tensor, out: torch.Tensor, channels_last: bool) -> None:
-    """Launch the kernels of all phases of a descriptor table; ``words`` are the table's words on the device."""
+    """Launch the kernels for all images of a descriptor table, phase by phase; ``words`` is the table on the device."""
     device, several = out.device, len(table.starts) > 1
     passes = any(starts & ROW_STEPS for starts in table.starts)
     levels = torch.empty(2 * table.values if several else 0, dtype=torch.uint8, device=device)

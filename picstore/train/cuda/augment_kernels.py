@@ -112,7 +112,7 @@ def run_phase(
 
 @kernel
 def blur_rows(table, phase, levels, rows):
-    """Run the horizontal pass of blurs that begin ``phase``, 1 or later; arguments are as for ``run_phase``."""
+    """For images whose ``phase`` begins with a blur, blur ``levels`` along rows, into ``rows``; see ``run_phase``."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if tl.program_id(0) >= load_i32(descriptor, TILES):
@@ -292,7 +292,7 @@ def _contrasted(descriptor, step, levels, total, y, x):
 
 @device_function
 def _blurred_down(table, descriptor, step, rows, y, x):
-    """Run the vertical pass of a blur on ``rows``, the results of the horizontal pass."""
+    """Return r, g, b of the pixels (y, x), blurred along the columns of ``rows``, which ``blur_rows`` wrote."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     source = rows + tl.load(descriptor + OFFSET)
     groups, weights = smoothing_row(table, step, 1)

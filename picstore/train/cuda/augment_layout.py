@@ -9,7 +9,7 @@ from __future__ import annotations
 from picstore.train.cuda.triton_jit import device_function, tl
 
 # Indices of words of a table's header; the comment after each index says what the word holds.
-DESCRIPTOR_WORDS = tl.constexpr(0)  # number of words of an image's descriptor
+DESCRIPTOR_WORDS = tl.constexpr(0)  # number of words of a descriptor, which describes an image
 IMAGES = tl.constexpr(1)  # number of images
 VALUES = tl.constexpr(2)  # number of values (3 · width · height) of all outputs together
 # Address of int32 (phases, images, 3, 256): number of pixels with each level after a phase; zero before phase 0.
@@ -24,10 +24,10 @@ HEADER = tl.constexpr(10)
 
 # Indices of words of an image's descriptor, or of the first of several words that belong together; the comment after
 # each index says what the words hold. Coordinates are in pixels; x precedes y.
-ADDRESS = tl.constexpr(0)  # address of the source: planes of bytes
+ADDRESS = tl.constexpr(0)  # address of the source image: planes of bytes, red, green and blue or only grey
 PLANE = tl.constexpr(1)  # number of bytes from a color's plane of the source to the next color's, 0 for grey
 SOURCE = tl.constexpr(2)  # width, height of the source
-CLIP = tl.constexpr(4)  # left, top, right, bottom of the source pixels that may be used
+CLIP = tl.constexpr(4)  # left, top, right, bottom of the source pixels that the filter may use
 SLANTED = tl.constexpr(8)  # 1 if the image is rotated or sheared, 0 if it is upright
 FLIP = tl.constexpr(9)  # two words: 1 to mirror along x, and 1 to mirror along y
 WINDOW = tl.constexpr(11)  # number of source pixels in the filter's reach for one output pixel, along x and y
@@ -37,7 +37,7 @@ MAP = tl.constexpr(13)
 FILL = tl.constexpr(19)  # red, green, blue of output pixels outside of the image
 OFFSET = tl.constexpr(22)  # number of values (3 · width · height) of all outputs before this image's output
 SIZE = tl.constexpr(23)  # width, height of the output in pixels
-TILES = tl.constexpr(25)  # number of tiles of the output
+TILES = tl.constexpr(25)  # number of tiles, TILE_WIDTH × TILE_HEIGHT pixels each, that cover the output
 EDGES = tl.constexpr(26)  # index in the descriptor of the first edge's first word, and number of edges (see EDGE)
 STEPS = tl.constexpr(28)  # index in the descriptor of the first word of the color steps, and number of color steps
 PHASES = tl.constexpr(30)  # index in the descriptor of the first of adjacent words: each phase's first step
@@ -67,23 +67,23 @@ def find_descriptor(table):
 
 @device_function
 def load_f64(words, index):
-    """Load a word that holds a float64."""
+    """Load ``words[index]``, which holds a float64."""
     return tl.load(words + index).to(tl.float64, bitcast=True)
 
 
 @device_function
 def load_f32(words, index):
-    """Load a word that holds a float64, and convert it to float32."""
+    """Load ``words[index]``, which holds a float64, and convert it to float32."""
     return tl.load(words + index).to(tl.float64, bitcast=True).to(tl.float32)
 
 
 @device_function
 def load_i32(words, index):
-    """Load a word that holds an integer, and convert it to int32."""
+    """Load ``words[index]``, which holds an integer, and convert it to int32."""
     return tl.load(words + index).to(tl.int32)
 
 
 @device_function
 def load_level(words, index):
-    """Load a word that holds an integer, and convert it to float32."""
+    """Load ``words[index]``, which holds an integer, and convert it to float32."""
     return tl.load(words + index).to(tl.float32)

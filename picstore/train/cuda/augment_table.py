@@ -41,7 +41,7 @@ class ColorPhases:
 
     @classmethod
     def empty(cls, n: int) -> ColorPhases:
-        """Return the steps of n images that are only resampled: one phase, without steps."""
+        """Return the phases of n images that are only resampled: a single phase without color steps."""
         none = np.zeros((n, 0, layout.STEP.value), np.int64)
         return cls(none, np.zeros(n, np.int64), np.zeros((n, 2), np.int64), [frozenset()], _NO_SMOOTHING)
 
@@ -70,7 +70,7 @@ class ColorPhases:
 
 
 def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalized: Bools) -> None:
-    """Clip the boxes of erasing steps to the image; truncate the color to whole levels unless ``normalized``."""
+    """Clip erasing steps' boxes to the image; truncate their colors to whole levels, unless after Normalize."""
     erases = (opcode == opcodes.ERASE) | (opcode == opcodes.ERASE_RANDOM)
     if not erases.any():
         return
@@ -145,7 +145,7 @@ class DescriptorTable:
 
 
 def make_descriptor_table(params: ResampleParams, phases: ColorPhases) -> DescriptorTable:
-    """Return the descriptor table of a batch, in which the addresses of outputs are still to be set."""
+    """Return the descriptor table of a batch, without the outputs' addresses, which ``place_outputs`` sets."""
     n = len(params.size)
     values = 3 * params.size[:, 0] * params.size[:, 1]
     ends = values.cumsum()

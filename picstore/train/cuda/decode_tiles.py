@@ -68,14 +68,14 @@ _UPLOADED = {
 }
 MOST_BLOCKS = 1 << 22  # maximum number of 8 × 8 blocks to decode at once, whose coefficients take 537 MB
 _QUANTIZATION_BYTES = 128  # size in bytes of a quantization table, 64 int16
-_MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid
+_MOST_IMAGES = (1 << 16) - 1  # CUDA's limit for the second dimension of a grid, which counts images
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeStatus:
     """Errors that a GPU finds in the images of a queued decoding; only ``wait`` waits for the GPU."""
 
-    _status: torch.Tensor  # int32 (n,), status of each image, in CPU memory
+    _status: torch.Tensor  # int32 (n,) in CPU memory, bits of each image's errors, see ``REASONS``
     _decoded: torch.cuda.Event | None
 
     def wait(self) -> I64:
@@ -92,7 +92,7 @@ class DecodeStatus:
 def decode_tiles(
     tables: Sequence[SegmentTables], *, device: torch.device, locked: Sequence[bool] = ()
 ) -> tuple[DecodedImages, DecodeStatus]:
-    """Queue the decoding of the tiles of one or several batches on the current stream of a device.
+    """Queue the decoding of the JPEG tiles of one or several batches on the current stream of a device.
 
     Args:
         tables: segment tables of each batch, which must not change before ``DecodeStatus.wait`` has returned.
@@ -254,7 +254,7 @@ def _decode_part(
 
 
 def _launch(arrays: dict[str, torch.Tensor], rows: I64, count: int) -> None:
-    """Launch the decoding kernels for the images with the words ``rows`` and ``count`` parts of segments.
+    """Launch the decoding kernels for the images that ``rows`` describes, with ``count`` parts of segments in all.
 
     Triton's interpreter, in which each operation is slow, gets programs that compute as much as possible.
     """

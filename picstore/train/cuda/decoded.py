@@ -22,7 +22,7 @@ class DecodedImages:
     # (n, 3): an image's address, and number of bytes from its red to its green plane (0 for grey) and from row to row.
     planes: I64
     sizes: I64  # (n, 2), width and height
-    memory: tuple[torch.Tensor, ...]  # blocks that hold the planes
+    memory: tuple[torch.Tensor, ...]  # blocks of memory that hold the images' planes
     block: I64  # (n,), index in ``memory`` of each image's block
 
     @classmethod

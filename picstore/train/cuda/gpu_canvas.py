@@ -119,7 +119,7 @@ def moved(table, descriptor, step, levels, rows, y, x):
 
 @device_function
 def load_i32_of(words, index):
-    """Load a word that holds a float64, and convert it to int32."""
+    """Load ``words[index]``, which holds a float64, and convert it to int32."""
     return load_f64(words, index).to(tl.int32)
 
 

@@ -26,7 +26,7 @@ from picstore.train.cuda.triton_jit import device_function, tl
 from picstore.train.transforms import opcodes
 
 ERASE_NORMALS = 20  # opcode on GPUs for ERASE_RANDOM after NORMALIZE, which writes normally distributed values
-# Index of the operand, of a BLUR or ELASTIC step, that is the index of the step's first row of blur weights.
+# Index, among the operands of a BLUR or ELASTIC step, of the operand that tells the step's first row of blur weights.
 SMOOTHING_ROW = 4
 
 _SCALE, _SATURATION, _HUE = tl.constexpr(opcodes.SCALE), tl.constexpr(opcodes.SATURATION), tl.constexpr(opcodes.HUE)
@@ -146,7 +146,7 @@ def rounded(value):
 
 @device_function
 def reflected(i, extent):
-    """Return the indices from 0 to ``extent`` − 1 that result from reflection at the first and the last element."""
+    """Return indices ``i`` reflected, as often as needed, at the first and the last of ``extent`` elements."""
     period = tl.maximum(2 * (extent - 1), 1)
     i = tl.abs(i) % period
     return tl.where(i >= extent, period - i, i)

@@ -26,7 +26,7 @@ def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """
     image = images + tl.program_id(1).to(tl.int64) * _WORDS
     width, height = tl.load(image + _WIDTH).to(tl.int32), tl.load(image + _HEIGHT).to(tl.int32)
-    if width == 0:  # The image is not decoded on the GPU.
+    if width == 0:  # The words of an image that the GPU does not decode are 0.
         return
     tiles = (width + 4 * COLUMNS - 1) // (4 * COLUMNS)
     top, begin = tl.program_id(0) // tiles * ROWS, tl.program_id(0) % tiles * COLUMNS
@@ -70,7 +70,7 @@ def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
         n = x >> 1
         before, s0, s1, after = _columns(near, n, count, known)
         v0, v1, v2, v3 = s0, s0, s1, s1
-        if (count > 2) & interpolates:  # In rows of 1 or 2 samples, libjpeg repeats samples, vertically too.
+        if (count > 2) & interpolates:  # With 1 or 2 chroma samples a row, libjpeg only repeats samples.
             if down == 1:
                 c_before, c0, c1, c_after = _columns(beside, n, count, known)
                 before, s0, s1, after = 3 * before + c_before, 3 * s0 + c0, 3 * s1 + c1, 3 * after + c_after

@@ -21,7 +21,7 @@ class ResampleParams:
 
     planes: I64  # (n, 3), address, and number of bytes from plane to plane and from row to row
     source_size: I64  # (n, 2), width and height
-    clip: I64  # (n, 4), left, top, right, bottom of the source pixels that may be used
+    clip: I64  # (n, 4), left, top, right, bottom of the source pixels that the filter may use
     slanted: Bools  # (n,), whether an image is rotated or sheared
     flip: Bools  # (n, 2), whether to mirror along x, and along y
     window: I64  # (n, 2), number of source pixels in the filter's reach for one output pixel, along x and y
@@ -60,8 +60,8 @@ def _weigh(source_size: I64, box: F64, clip: I64, size: I64, filters: tuple[I64,
     support = np.where(widened, np.maximum(scale, 1.0), 1.0)
     support *= np.array(HALF_WIDTHS)[interpolation, None]
     numbers[:, 4:] = support
-    # A filter reaches 2 · support pixels, and one more after rounding. With antialiasing or BILINEAR, the reach ends at
-    # the clip's border; otherwise the border's pixels are repeated.
+    # An output pixel's filter covers 2 · support source pixels, and one more after rounding. With antialiasing or
+    # BILINEAR, the filter ends at the clip's border; otherwise it continues on repeated pixels of the border.
     window = np.ceil(2 * support).astype(np.int64) + 1
     visible = np.maximum(clip[:, 2:] - clip[:, :2], 0)
     np.minimum(window, visible, out=window, where=(antialias | (interpolation == BILINEAR))[:, None])

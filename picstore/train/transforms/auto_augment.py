@@ -266,7 +266,7 @@ def draw_weights(alpha: float, chains: int, random: BatchRandom) -> F64:
 
 
 def _dirichlet(alpha: float, count: int, random: BatchRandom) -> F64:
-    """Draw ``count`` shares for each image from a symmetric Dirichlet distribution, float64 (n, count)."""
+    """Draw ``count`` weights of sum 1 for each image from a symmetric Dirichlet distribution: float64 (n, count)."""
     variates = np.stack([_gamma(alpha, random) for _ in range(count)], axis=1)
     shares: F64 = variates / variates.sum(axis=1, keepdims=True)
     return shares

@@ -124,7 +124,7 @@ class RandomErasing(ColorTransform):
         return ColorProgram.from_step(opcode, [*box.T, *self._color], key=key, count=len(sizes))
 
     def _draw_boxes(self, sizes: I64, areas: F64, ratios: F64, position: F64) -> tuple[F64, Any]:
-        """Return the box to erase in each image, (n, 4): left, top, right, bottom; and whether any fits, bool (n,)."""
+        """Return each image's box to erase, (n, 4): left, top, right, bottom; and whether any try fits, bool (n,)."""
         area = sizes.prod(axis=1)[:, None] * (self._scale[0] + (self._scale[1] - self._scale[0]) * areas)
         low, high = math.log(self._ratio[0]), math.log(self._ratio[1])
         ratio = np.exp(low + (high - low) * ratios)

@@ -130,7 +130,7 @@ class AspectRatios:
         """Return the index of each image's bucket, uint8 (n,), given widths and heights, (n, 2)."""
         found = np.empty(len(sizes), dtype=np.uint8)
         for start in range(0, len(sizes), _CHUNK):
-            # A damaged index entry may have sides of 0.
+            # Replace sides of 0, which a damaged index entry may have, because they would divide by 0.
             squares = np.maximum(sizes[start : start + _CHUNK], 1).astype(np.int64) ** 2
             found[start : start + _CHUNK] = np.searchsorted(self.limits, squares[:, 0] / squares[:, 1], side="right")
         return found

@@ -161,7 +161,7 @@ class RandomResizedCrop(Value):
 
     @property
     def bounds(self) -> F64:
-        """Bounds, float64 (4,): least fraction of the area, largest minus least fraction, least and largest ratio."""
+        """Bounds of crops, float64 (4,): minimum fraction of area, maximum minus minimum fraction, and ``ratio``."""
         return np.array([self._scale[0], self._scale[1] - self._scale[0], *self._ratio])
 
     def _draw_boxes(self, image: I64, numbers: F64) -> tuple[I64, I64]:

@@ -34,7 +34,7 @@ _EVALUATION_OF_TIMM = dict.fromkeys(
 )
 # Transforms that draw no random numbers, and are therefore applied to whole batches.
 _WITHOUT_DRAWS = {"LinearTransformation"}
-# By parameter: the attribute in which torchvision's transform keeps the argument, if its name differs from it.
+# By parameter: the attribute in which torchvision's transform keeps the argument, if the names differ.
 _ATTRIBUTES = {"sampler_options": "options"}
 _OURS = {"multiple_of", "label_smoothing"}  # parameters that only picstore has
 _LEVELS = {"fill", "threshold", "value"}  # parameters that are grey levels, 0 … 1 after a conversion to floats
@@ -136,7 +136,7 @@ class Steps:
         self._called = self._called or not (hasattr(step, "fixes_size") or isinstance(step, ColorTransform))
 
     def _translate(self, transform: Any, name: str = "") -> None:
-        """Add the counterpart of ``transform`` to the steps; ``name`` is torchvision's class for it, "" for its own."""
+        """Add the counterpart of ``transform`` to the steps; for one of timm, ``name`` is torchvision's class."""
         name = name or type(transform).__name__
         if name == "Compose":
             self.read(list(transform.transforms))
@@ -230,7 +230,7 @@ def _preset_step(preset: Any, name: str) -> Any:
 
 
 def _target_dtype(transform: Any, name: str) -> tuple[str | None, bool]:
-    """Return the name of the dtype to which a conversion converts images, or None; and whether it scales the levels."""
+    """Return the dtype to which a conversion converts images, None to leave it; and whether it scales the levels."""
     if name in ("ToTensor", "ToPILImage"):
         return ("float32" if name == "ToTensor" else "uint8"), True
     dtype = transform.dtype

@@ -290,7 +290,7 @@ class Geometry:
         return replace(self, frame=frame, size=size, edges=edges)
 
     def resample_by(self, interpolation: I64, antialias: bool = True) -> Geometry:
-        """Return a copy with ``interpolation`` (n,), or with an earlier transform's, if that has a wider filter."""
+        """Return a copy with the wider filter, its own or ``interpolation`` (n,), antialiased if both filters are."""
         widest = np.maximum(self.interpolation, interpolation)
         return replace(self, interpolation=widest, antialias=self.antialias & antialias)
 
@@ -339,7 +339,7 @@ class Geometry:
 
     @cached_property
     def _holds_clip(self) -> Bools:
-        """Bool (n,): whether the canvas is upright and holds ``clip``, so that no pixel to show lies beyond it."""
+        """Bool (n,): whether the canvas is upright and holds ``clip``, so that no usable pixel lies beyond."""
         low, high = self.box[:, :2], self.box[:, :2] + self.box[:, 2:]
         inside = (self.clip[:, :2] >= low - _TOLERANCE) & (self.clip[:, 2:] <= high + _TOLERANCE)
         return self.upright & inside.all(axis=1)
@@ -353,7 +353,7 @@ class Geometry:
 
 
 def _on_grid(numbers: F64) -> F64:
-    # Ignore overflow, because numbers that are not finite are rejected later.
+    # Ignore overflow, because the resampling rejects numbers that are not finite.
     with np.errstate(over="ignore"):
         rounded: F64 = np.rint(numbers * GRID) / GRID
     return rounded

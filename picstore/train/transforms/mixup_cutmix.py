@@ -36,7 +36,7 @@ class BatchTransform(Value, ABC):
 
     @abstractmethod
     def __call__(self, images: Any, labels: Tensor, random: BatchRandom) -> tuple[Any, Tensor]:
-        """Return a batch's images and labels, transformed; ``random`` has one generator, as for one image."""
+        """Return a batch's images and labels, transformed; ``random`` has one generator for the whole batch."""
 
 
 class _Mix(BatchTransform):

@@ -36,9 +36,9 @@ MIX = 14  # operands: weight of a chain's result in AugMix's sum; MIX_FIRST, MIX
 NOISE = 15
 # Operands: number of taps on either side of the middle tap, across and down; standard deviation in pixels.
 BLUR = 16
-ERASE = 17  # operands: left, top, right, bottom of the box; red, green, blue
+ERASE = 17  # operands: left, top, right, bottom of the box; its new red, green, blue
 ERASE_RANDOM = 18  # operands: left, top, right, bottom of the box; the step's key is the seed of the values
-NORMALIZE = 19  # operands: three means and three standard deviations, in units of 0 … 1
+NORMALIZE = 19  # operands: three means and three standard deviations, for levels divided by 255
 
 OPERANDS = 12  # number of operands of each step
 

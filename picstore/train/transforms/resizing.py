@@ -106,7 +106,7 @@ class ResizeToCover(_Resizing):
 
     def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
         least = np.array(self._size[::-1])
-        # Resize one side to its side of the target exactly; round the other side up, in integers and so without errors.
+        # One side becomes exactly the target's; the other side is rounded up, in integers because floats have errors.
         narrow = geometry.size[:, 0] * least[1] <= geometry.size[:, 1] * least[0]
         width = np.where(narrow, least[0], -(-geometry.size[:, 0] * least[1] // geometry.size[:, 1]))
         height = np.where(narrow, -(-geometry.size[:, 1] * least[0] // geometry.size[:, 0]), least[1])
