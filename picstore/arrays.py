@@ -22,6 +22,6 @@ AnyArray = TypeVar("AnyArray", bound=Array)
 
 
 def read_only(array: AnyArray) -> AnyArray:
-    """Make an array read-only in place, because several objects share it, and return the array."""
+    """Make an array read-only in place, so that no object that shares it can change it, and return the array."""
     array.setflags(write=False)
     return array

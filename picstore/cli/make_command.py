@@ -67,7 +67,7 @@ _NONE_FOR = re.compile(r"(?:; |\. |^)None for (?:the )?(.+?)\.?$")
 
 
 def make_command(verb: str, epilog: str) -> click.Command:
-    """Build the command of a verb."""
+    """Build the click command of a verb; ``epilog`` is the text at the end of the command's help."""
     functions = _functions(verb)
     parameters = _parameters(functions)
     shows_progress = parameters.pop("progress", None) is not None

@@ -107,7 +107,7 @@ class Cache:
             if path.stat().st_size != size:
                 return None
             buffer = Folder(path).read(0, size, file=str(path), allocate=allocate)
-            os.utime(path)  # Reading sets the access time on some file systems only, so set it here.
+            os.utime(path)  # Eviction goes by access time, which reading sets on some file systems only.
         except (OSError, NotADataset, Truncated):  # Another process has just removed the entry.
             return None
         except PicstoreError as error:

@@ -115,7 +115,7 @@ class Dataset(Sequence[Record]):
         self.path: Root = containers.root
         self.rows = containers.rows
         self._columns: KeptColumns = {}
-        self._selected: U8 | None = None  # ``SelectedRecords.bits`` if this dataset is a selection, else None
+        self._selected: U8 | None = None  # marks of a selection's records, ``SelectedRecords.bits``; else None
 
     def _set_manifest(self, manifest: Manifest, unsaved: FileBytes) -> None:
         """Set a manifest of the same containers; ``unsaved`` holds .npy files of unsaved edits, their bytes by name."""

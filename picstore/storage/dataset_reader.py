@@ -241,7 +241,7 @@ class ContainerReader:
         if tables.read is None:  # The container's header is damaged, so ``index`` has read the whole container.
             return tables
         if attachments:
-            _ = tables.extras  # Decompress before copying ``tables``, so that ``tables`` keeps the extras if small.
+            _ = tables.extras  # Decompress the extras before ``tables`` is copied, so that the copy shares them.
         container = tables.without_payload()
         tables.release_extras(above=_KEPT_EXTRAS)
         rows_of = rows_of if self._has_large_images(number) else whole_images

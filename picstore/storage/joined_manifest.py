@@ -55,7 +55,7 @@ class RecordShift:
         """
         index = container.index
         sound = np.ones(len(index), np.bool_)
-        if container.damage:  # Change entries with a right checksum: their record may be lost, but its id is known.
+        if container.damage:  # Change each entry whose own checksum is right, even if its image is damaged.
             sound = index["entry_crc"] == entry_crcs(index)
         beyond = index["id"][sound] >= self.ids_end if self.ids_end is not None else sound[:0]
         if beyond.any():

@@ -140,7 +140,7 @@ def _canonical(value: Any) -> bytes:
 
 
 def _body(manifest: Manifest) -> dict[str, Any]:
-    """Return a manifest's fields as JSON values; leave out ``references`` and ``edits`` if its format version does."""
+    """Return a manifest's fields as JSON values, without ``references`` and ``edits`` if its version has none."""
     body = asdict(replace(manifest, files=()))
     body["files"] = [{name: getattr(entry, name) for name in FileEntry.__slots__} for entry in manifest.files]
     if manifest.references is None:

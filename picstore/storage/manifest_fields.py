@@ -123,7 +123,7 @@ def open_object(required: Mapping[str, Check], possible: Mapping[str, Check] | N
 
 
 def _check_each(values: Any, checks: Iterable[tuple[Any, Check]], form: str) -> None:
-    """Run pairs of a key and a check on the members or items of ``values``; add the key to the path of an error.
+    """Run the check of each pair (key, check) on ``values[key]``; if it fails, add the key to the error's path.
 
     ``form`` formats the key for the path: ``".{}"`` for a member's name, ``"[{}]"`` for an item's index.
     """

@@ -281,7 +281,7 @@ def _origins(blobs: Sequence[_Blob], root: ReferencesRoot) -> Callable[[int], tu
 def _read_blobs(
     root: ReferencesRoot, path: str, blobs: Sequence[_Blob], payload: memoryview
 ) -> list[tuple[_Blob, Damage]]:
-    """Read images and attachments from the file ``path`` into the payload; return each one lost, with the cause."""
+    """Read the ``blobs`` of the file ``path`` into the payload; return those unreadable or changed, with the causes."""
     name = str(root.folder / path)
     pieces = [(blob.reference.offset, payload[blob.begin : blob.end]) for blob in blobs]
     try:

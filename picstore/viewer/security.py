@@ -176,7 +176,7 @@ class Connections:
         self._begin_wait(connection.address)
 
     def closed(self, address: _Address) -> None:
-        """Remove an ended connection, which no longer counts as open."""
+        """Stop counting the connection of the client at ``address``, because it has ended."""
         self._end_wait(address)
         self._open.pop(address, None)
 
@@ -200,7 +200,7 @@ class _Connection(asyncio.Protocol):
         self.address: _Address = ()
 
     def abort(self) -> None:
-        """Close the connection immediately, without sending what is buffered."""
+        """Close the connection immediately, and discard bytes that were written but not sent."""
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

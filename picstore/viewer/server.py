@@ -244,7 +244,7 @@ async def _answered(request: Request, respond: Callable[[Query], Response]) -> R
 
 
 class _Json(JSONResponse):
-    """JSON response in ASCII, which can hold lone surrogates; Python has them in a file name that is not UTF-8."""
+    """JSON response in ASCII, whose escapes can hold lone surrogates, as in the name of a file that is not UTF-8."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(_to_json(content), allow_nan=False, separators=(",", ":")).encode()

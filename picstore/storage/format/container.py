@@ -127,7 +127,7 @@ class Container:
 
     @property
     def segments(self) -> U16:
-        """Segment table; empty if it is damaged."""
+        """Segment table: lengths of restart segments, row checksums and entry points; empty if it is damaged."""
         return NO_SEGMENTS if self.segment_table is None else self.segment_table
 
     @property

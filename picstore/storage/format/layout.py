@@ -63,7 +63,7 @@ ENTRY = np.dtype(
     [
         ("id", "<u8"),
         ("label", "<i8"),
-        ("offset", "<u4"),  # bytes from the beginning of the container
+        ("offset", "<u4"),  # bytes from the beginning of the container to the image
         ("length", "<u4"),
         ("crc", "<u4"),
         ("width", "<u2"),

@@ -44,7 +44,7 @@ class AtomicFile:
     def flush(self) -> None:
         """Write the buffered bytes before a fork, because the forked process would write them too when it ends."""
         if not self._ended and not self._out.closed:
-            with contextlib.suppress(OSError):  # On a full disk, say; the next write raises the error again.
+            with contextlib.suppress(OSError):  # The disk may be full; the next write raises the error again.
                 self._out.flush()
 
     def close(self) -> None:

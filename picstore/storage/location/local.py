@@ -89,7 +89,7 @@ class Folder(WritableLocation):
             raise _translated(error, file=file, offset=offset) from error
 
     def read_cached(self, pieces: Sequence[Piece]) -> bool:
-        if not hasattr(os, "RWF_NOWAIT"):  # macOS lacks this flag.
+        if not hasattr(os, "RWF_NOWAIT"):  # macOS lacks this flag of reads that fail rather than wait for the disk.
             return False
         try:
             descriptor, _ = open_regular(self.path)

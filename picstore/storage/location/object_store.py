@@ -118,7 +118,7 @@ class MultipartUpload:
             self._thread.join()
 
     def _send_to_thread(self, part: bytes | _Abandoned | None, *, report: bool = True) -> None:
-        """Queue a part, or None for the end of the object, for the thread, waiting while the queue is full.
+        """Pass a part, or None at the object's end, to the thread that uploads; wait while the thread's queue is full.
 
         If the thread has failed, raise its error if ``report`` is true, else do nothing.
         """
