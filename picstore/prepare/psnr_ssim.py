@@ -24,7 +24,7 @@ from picstore.prepare.sources.inputs import Input, Listing, read_input
 QUALITIES = tuple(range(50, 100, 5))
 # Subsamplings that are always measured, for comparison with the subsampling of the conversion.
 SUBSAMPLINGS = ("420", "444")
-# Percentile of the SSIM of all images that shows the quality of the worst images.
+# Percentile of the images' SSIM that the report states besides the mean, because it shows the worst images' quality.
 LOW_PERCENTILE = 5
 # PSNR in dB of equal images, finite so that means stay finite.
 _MAX_PSNR = 100.0
@@ -34,7 +34,8 @@ _RADIUS, _SIGMA = 5, 1.5
 _C1, _C2 = 6.5025, 58.5225  # (0.01 × 255)², (0.03 × 255)²
 _GAUSSIAN = np.exp(-(np.arange(-_RADIUS, _RADIUS + 1) ** 2) / (2 * _SIGMA**2))
 _WEIGHTS: F32 = (_GAUSSIAN / _GAUSSIAN.sum()).astype(np.float32)
-# Number of rows to compute SSIM for at a time: their planes stay in the second-level cache, which is 2.8 times as fast.
+# Number of rows of an image for which SSIM is computed at a time: their planes fit into the second-level cache, which
+# makes it 2.8 times as fast.
 _STRIP_ROWS = 32
 
 
@@ -124,7 +125,7 @@ def measure_quality(
 
 
 def settings_to_measure(encode: EncodeSettings) -> tuple[EncodeSettings, ...]:
-    """Return ``encode`` with each pair of subsampling and quality to measure, its own pair among them."""
+    """Return ``encode`` with each pair of subsampling and quality to measure, among them those that ``encode`` has."""
     return tuple(
         replace(encode, subsampling=subsampling, quality=quality)
         for subsampling in sorted({*SUBSAMPLINGS, encode.subsampling})

@@ -34,8 +34,8 @@ from picstore.prepare.image.pixel_conversion import join_strips, resize, to_rgb_
 from picstore.prepare.image.size_limits import check_size
 from picstore.prepare.image.tiff import read_layout, read_tags
 
-# Largest number of pixels of a JPEG to decode by picstore's own decoder. Pillow decodes larger JPEGs, because
-# picstore's decoder keeps 12 bytes of memory per pixel.
+# Largest number of pixels of a JPEG that picstore's own decoder decodes, as it takes 12 bytes of memory per pixel.
+# Pillow decodes larger JPEGs.
 _MAX_OWN_PIXELS = 1 << 24
 
 
@@ -81,7 +81,7 @@ def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
     image = open_image(data, name=name, max_pixels=settings.max_pixels)
     kind = image.format or "image"
     with foreign_errors(f"damaged {kind}"):
-        # Check the size that the header states, even if DCT scaling below decodes far fewer pixels.
+        # Check the full size that the header states, although a JPEG may be decoded at a fraction of this size below.
         check_size(*image.size, max_pixels=settings.max_pixels)
         if kind in ("JPEG", "MPO"):
             return _decode_jpeg_by_pillow(image, bare.orientation, settings)
@@ -90,7 +90,7 @@ def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
 
 
 def _reduced_bits(kind: str, data: bytes) -> str:
-    """Return a remark if a PNG's or TIFF's samples have more than 8 bits, which decoding reduces; else return ""."""
+    """Return a remark for the ledger if a PNG or TIFF has more than 8 bits per sample, of which 8 are kept; else ""."""
     bits = data[24] if kind == "PNG" else 8
     if kind == "TIFF":
         with contextlib.suppress(Exception):  # Some TIFFs that Pillow reads have tags that ``read_layout`` rejects.
@@ -129,7 +129,8 @@ def _decode_large(data: bytes, settings: EncodeSettings) -> Decoded | None:
         pixels = join_strips(large.strips, height=large.size[1])
     except FaultFound:
         return None
-    image = Image.fromarray(pixels) if pixels.ndim == 2 else pixels  # ``resize`` takes grey only as a PIL image.
+    # ``resize_upright`` takes grey images only as PIL images.
+    image = Image.fromarray(pixels) if pixels.ndim == 2 else pixels
     return resize_upright(image, CoordinateMap(1, large.size, large.size), origin=large.origin, settings=settings)
 
 

@@ -38,7 +38,7 @@ from picstore.prepare.image.format_decoders import neither_hangs_nor_crashes
 from picstore.prepare.image.size_limits import check_size, limit_memory
 from picstore.prepare.image.svg import is_svg
 
-# Seconds that decoding one image may take.
+# Seconds of decoding after which the kernel ends a decoder process; its image then fails.
 SECONDS = 60
 # Number of idle decoder processes to keep; each takes 60 MB.
 _KEPT = 4
@@ -187,7 +187,7 @@ def _close_all() -> None:
 
 
 def _forget_all() -> None:
-    """Forget, in a forked child process, the decoder processes of the parent process, which uses them itself."""
+    """In a forked child process, forget the inherited decoder processes, which only the parent process may use."""
     global _idle, _lock
     for process in _idle:
         process.connection.close()
@@ -225,8 +225,8 @@ def main() -> None:
 def _bounded(connection: Connection, seconds: float) -> Iterator[None]:
     """Let the kernel end this process after ``seconds`` or at the parent's death, even if C code does not return.
 
-    While the parent waits for an answer, the only event that the socket can have is its closing; this sends SIGIO,
-    which ends the process.
+    While the parent waits for an answer, the only event on the socket ``connection`` can be that the parent's end is
+    closed. The kernel then sends SIGIO, which ends this process.
     """
     flags = fcntl.fcntl(connection, fcntl.F_GETFL)
     fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())

@@ -94,7 +94,7 @@ def parse_color(color: str | tuple[int, int, int]) -> tuple[int, int, int]:
     return red, green, blue
 
 
-# Name and type of each setting, and words for error messages that say what to give. Integral includes NumPy's integers.
+# Name and type of each setting, and what an error message asks the user to give. Integral includes NumPy's integers.
 _TYPES: tuple[tuple[str, Any, str], ...] = (
     ("quality", Integral, "an integer from 1 to 100"),
     ("max_pixels", Integral, "an integer of at least 1"),

@@ -11,7 +11,7 @@ from PIL import Image
 from picstore.arrays import F64
 from picstore.jpeg.headers import find_orientation
 
-# Pillow's operation that makes an image upright, by EXIF orientation.
+# By EXIF orientation, the argument for Pillow's ``Image.transpose`` that makes the image upright.
 TO_UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -82,10 +82,10 @@ def read_orientation(image: Image.Image) -> int:
 
 
 def settle_orientation(image: Image.Image, orientation: int | None) -> None:
-    """Set the EXIF orientation of an opened JPEG to ``orientation``, or, if that is None, to that in APP1 segments."""
+    """Set the EXIF orientation of an opened JPEG to ``orientation``; None stands for that in its APP1 segments."""
     if orientation is None:
         orientation = find_orientation(body for marker, body in getattr(image, "applist", ()) if marker == "APP1")
-    # If the EXIF block is unreadable, only the first call of getexif() raises an error, of any type.
+    # If the EXIF block is unreadable, the first call of getexif() raises an error of any type; the next call succeeds.
     with contextlib.suppress(Exception):
         image.getexif()
     image.getexif()[_ORIENTATION] = orientation

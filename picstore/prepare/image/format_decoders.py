@@ -70,11 +70,14 @@ def open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
 
 
 def neither_hangs_nor_crashes(data: bytes, *, max_pixels: int) -> bool:
-    """Return whether Pillow decodes a file, of at most ``max_pixels``, safely and without holding Python's lock."""
+    """Return whether Pillow decodes a file correctly, without a crash and without holding Python's lock for long.
+
+    The file must have at most ``max_pixels`` pixels.
+    """
     try:
         bare = leave_out_metadata(data).data
         image = open_by_pillow(bare, _pillow_formats(but=_HOLDS_LOCK))
-        # A file above Pillow's own limit, which also applies to images inside it, is left to the decoder process.
+        # Leave an image above Pillow's own limit on pixels to the decoder process, because that process can raise it.
         check_size(*image.size, max_pixels=min(max_pixels, Image.MAX_IMAGE_PIXELS or max_pixels))
         camera_raw = data.startswith(tiff.STARTS) and _is_camera_raw(tiff.read_tags(data), data)
         return not camera_raw and not _is_misread_by_pillow(bare)
@@ -83,7 +86,7 @@ def neither_hangs_nor_crashes(data: bytes, *, max_pixels: int) -> bool:
 
 
 def _open_tiff(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
-    """Open a TIFF by its tags; develop a camera's raw file, in which Pillow would read only the thumbnail."""
+    """Open a TIFF as its tags require. Develop a camera's raw file, of which Pillow would read only the thumbnail."""
     raw_by_name = imagemagick.find_coder(data, name=name) == "dng"
     with foreign_errors("damaged TIFF"):
         if _is_camera_raw(tiff.read_tags(data), data):
@@ -156,7 +159,7 @@ def read_by_wheel(data: bytes, *, coder: str, max_pixels: int) -> Image.Image | 
 def _read_heic(data: bytes, max_pixels: int) -> Image.Image:
     import pillow_heif
 
-    pillow_heif.options.DECODE_THREADS = 1  # One thread, because worker processes use all cores already.
+    pillow_heif.options.DECODE_THREADS = 1  # one, because worker processes use all cores already
     image: Image.Image = pillow_heif.HeifImageFile(io.BytesIO(data))  # type: ignore[no-untyped-call]
     check_size(*image.size, max_pixels=max_pixels)
     return _without_exif(image)
@@ -166,7 +169,7 @@ def _read_jpeg_xl(data: bytes, max_pixels: int) -> Image.Image:
     from pillow_jxl import JpegXLImagePlugin
 
     JpegXLImagePlugin.DECODE_THREADS = 0
-    check_jpeg_xl(data, max_pixels=max_pixels)  # Check first, because opening the file decodes it.
+    check_jpeg_xl(data, max_pixels=max_pixels)  # Check the size now, because opening the file decodes all pixels.
     image: Image.Image = JpegXLImagePlugin.JXLImageFile(io.BytesIO(data))
     return _without_exif(image)
 
@@ -180,7 +183,7 @@ def _read_raw(data: bytes, max_pixels: int) -> Image.Image:
 
 
 def _without_exif(image: Image.Image) -> Image.Image:
-    """Remove an image's EXIF: the decoder has applied the file format's orientation, which overrides the EXIF's."""
+    """Remove an image's EXIF, because the decoder has already rotated the image as its HEIC or JPEG XL file states."""
     image.info.pop("exif", None)
     return image
 

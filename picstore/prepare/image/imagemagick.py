@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wand.image import Image as WandImage
 
 # fmt: off
-# Coder's name in ImageMagick, offset in the file, and the bytes of which any may stand there. The first match counts.
+# Name of ImageMagick's coder (format), offset in the file, and possible magic numbers there. The first match counts.
 _MAGIC: tuple[tuple[str, int, tuple[bytes, ...]], ...] = (
     ("psd", 0, (b"8BPS",)), ("exr", 0, (b"\x76\x2f\x31\x01",)), ("hdr", 0, (b"#?RADIANCE", b"#?RGBE")),
     ("jxl", 0, (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")),
@@ -61,14 +61,14 @@ _EXTENSIONS = {
     **dict.fromkeys(("jbig", "jbg", "bie"), "jbig"),
 }
 
-# Coders whose images are rotated here, by EXIF. HEIC and AVIF are left out, because their decoders rotate images
-# themselves but leave the EXIF unchanged.
+# Coders (formats) whose images ``_convert_pixels`` rotates upright. HEIC and AVIF are left out, because their decoders
+# rotate images themselves but leave the orientation in the EXIF unchanged.
 _ORIENTED = frozenset({"dpx", "miff", "tga"})
 
-# Coders that must read from a file instead of memory.
+# Coders (formats) that ImageMagick can read only from a file, not from memory.
 _FROM_FILE = frozenset({"dng", "exr"})
 
-# Coders whose first image is a single layer, so that layers must be merged. The first image of a PSD is merged already.
+# Coders whose files' first image is a single layer, so that the layers must be merged; PSD's is the merged image.
 _LAYERED = frozenset({"xcf"})
 
 # Folder of the policy.xml with which ImageMagick is started.
@@ -123,7 +123,7 @@ def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
             with wand_image() as image:
                 _load("Ping", image, data, coder)
                 width, height = image.size
-            # Accept the size 0 × 0, which Ping returns for some HEIC files; resource limits apply to these files too.
+            # Ping returns the size 0 × 0 for some HEIC files: accept it, because the resource limits bound these files.
             check_size(max(1, width), max(1, height), max_pixels=max_pixels)
             with wand_image() as image:
                 if coder in _LAYERED:
@@ -188,7 +188,7 @@ def _set_resource_limits(max_pixels: int) -> None:
     most_bytes = max_pixels * _BYTES_PER_PIXEL
     for resource in ("memory", "map", "disk"):
         limits[resource] = most_bytes
-    # Limit the image size too, because Read may decode an image of another size than Ping found.
+    # Limit the image size too, because "Read" may decode an image of another size than "Ping" found in the header.
     for resource in ("area", "width", "height"):
         limits[resource] = max_pixels
     limits["thread"] = 1
@@ -200,7 +200,7 @@ def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: s
 
     frame = "" if coder in _LAYERED and verb == "Read" else "[0]"
     if coder in _FROM_FILE:
-        # picstore's policy.xml lets ImageMagick read only files whose names begin with this prefix or with its own.
+        # picstore's policy.xml lets ImageMagick read only files whose names begin with this prefix or ImageMagick's.
         with tempfile.NamedTemporaryFile(prefix="picstore-imagemagick-") as file:
             file.write(data)
             file.flush()
@@ -209,7 +209,7 @@ def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: s
         library.MagickSetFilename(image.wand, f"{coder}:{frame}".encode())
         loaded = getattr(library, f"Magick{verb}ImageBlob")(image.wand, data, len(data))
     if not loaded:
-        # Raise the exception itself, because image.raise_exception() only warns of some errors.
+        # Raise the exception here, because wand's raise_exception() turns some errors into warnings.
         raise image.get_exception() or ValueError("no image in it")
 
 
@@ -232,7 +232,7 @@ def _convert_pixels(image: WandImage, coder: str) -> Image.Image:
 
 
 def _reason(coder: str, error: Exception) -> str:
-    # ImageMagick appends the source line and the name of the temporary file, which are removed here.
+    # Remove what ImageMagick appends to a message: the line of its source code, and the temporary file's name.
     line = str(error)[:500].partition("\n")[0]
     text = re.sub(r"[`'\"]?\s*@ .*|`[^']*'", "", line).strip()
     if "delegate" in text.lower() or coder == "dng":

@@ -26,9 +26,9 @@ from picstore.prepare.image.mend_files import iterate_chunks
 from picstore.prepare.image.pixel_conversion import strip_boxes
 from picstore.prepare.image.size_limits import check_size, open_by_pillow
 
-# Smallest number of pixels for which it pays to import pyvips and start libvips, which takes 0.1 s.
+# Smallest number of pixels of an image to decode by libvips, because importing pyvips and starting libvips takes 0.1 s.
 MIN_PIXELS = 1 << 24
-# Smallest number of bytes of a file for which it pays to read the headers twice, which takes 0.2 ms.
+# Smallest number of bytes of a file to try by libvips: if libvips cannot take it, its headers are read twice (0.2 ms).
 _MIN_BYTES = 1 << 20
 _STARTS = b"\x89PNG\r\n\x1a\n", b"II*\0", b"MM\0*"
 
@@ -82,7 +82,7 @@ class LargeImage:
 
 
 def open_large_image(data: bytes, *, settings: EncodeSettings) -> LargeImage | None:
-    """Open an image that libvips can decode strip by strip; return None if it is another kind of image."""
+    """Open a TIFF or PNG that libvips can decode strip by strip; return None for any other image."""
     if len(data) < _MIN_BYTES or not data.startswith(_STARTS):
         return None
     try:
@@ -99,7 +99,7 @@ def _fetch_strips(vips: Any, data: bytes, image: Image.Image) -> Iterator[U8]:
     load = vips.Image.pngload_source if image.format == "PNG" else vips.Image.tiffload_source
     bands = len(image.getbands())
     try:
-        # Load from a source, because loading from a buffer would copy the file.
+        # Load from a libvips Source, because loading from a buffer would copy the file's bytes.
         opened = load(vips.Source.new_from_memory(data), access="sequential", fail_on="warning")
         if (opened.width, opened.height, opened.bands, opened.format) != (*image.size, bands, "uchar"):
             raise FaultFound("libvips reads another size or format")
@@ -118,7 +118,7 @@ def _needs_no_conversion(data: bytes, image: Image.Image) -> bool:
         return _is_plain_png(data)
     tags = getattr(image, "tag_v2", {})
     if image.format != "TIFF" or _SUB_IFDS in tags or _DNG_VERSION in tags or data[8:10] == b"CR":
-        return False  # The file is neither a PNG nor a TIFF, or it may be a camera's raw file.
+        return False  # The file is not a TIFF, or it may be a camera's raw file.
     plain = all(set(np.ravel(tags.get(tag, min(values))).tolist()) == values for tag, values in _USUAL.items())
     photometric = 2 if image.mode == "RGB" else 1
     kind = tags.get(_COMPRESSION, 1) in _LOSSLESS and tags.get(_PHOTOMETRIC) == photometric
@@ -135,7 +135,8 @@ def _is_plain_png(data: bytes) -> bool:
             allowed = _ANYWHERE
         if kind not in allowed:
             return False
-        if kind == b"tEXt" and bytes(body[:16]) == b"Raw profile type":  # The chunk may hold EXIF.
+        # A text chunk of this name may hold EXIF, whose orientation Pillow would apply.
+        if kind == b"tEXt" and bytes(body[:16]) == b"Raw profile type":
             return False
         if kind == b"IHDR" and (len(body) != 13 or body[8] != 8 or body[9] not in (0, 2) or body[12]):
             return False

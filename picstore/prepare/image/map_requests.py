@@ -50,15 +50,15 @@ class MapRequest:
             raise UsageError(f"map {text!r}: begin with a name, or with name=PATTERN that has one * (../depth/*.png)")
         given = dict(_parse_field(each, text) for each in rest)
         if math.isnan(given.get("invalid", 0.0)):
-            del given["invalid"]  # NaN stands for a missing value even without this field.
+            del given["invalid"]  # Omit the field: NaN stands for a missing value even without it.
         request = cls(name=name, files=files, given=given)
         request.specify(np.empty((1, 1, given.get("channels", 1)), given.get("dtype", "float32")))
         return request
 
     def specify(self, first: Array) -> MapSpec:
-        """Return the specification of all maps of this name, given the first; raise UsageError if it is impossible.
+        """Return the specification of all maps of this name; raise UsageError if :class:`MapSpec` rejects a field.
 
-        The dtype and channels of ``first``, (h, w, channels), are taken if the user did not set them.
+        If the user set no dtype or channels, they are those of ``first``, the first map, (h, w, channels).
         """
         fill = self.given.get("fill", self.given.get("invalid", 0.0))
         found = {"dtype": first.dtype.name, "channels": first.shape[2]}

@@ -28,7 +28,8 @@ _APP2, _APP15, _COM = 0xE2, 0xEF, 0xFE
 _COLORS = b"tRNS"  # PNG's ancillary chunk of transparent colors, which affects pixels
 # Keyword of the PNG text chunk into which ImageMagick writes EXIF.
 _EXIF_TEXT = b"Raw profile type exif\0"
-# Largest size in bytes of an EXIF text chunk, compressed or inflated; 64 KiB of EXIF in hexadecimal digits take half.
+# Largest size in bytes of a text chunk with EXIF, compressed or inflated. EXIF of 64 KiB takes 128 KiB as hexadecimal
+# digits.
 _MAX_EXIF_TEXT = 1 << 18
 
 _XPM = b"/* XPM */"
@@ -111,7 +112,7 @@ def _bare_png(data: bytes) -> Bare:
 
 
 def _holds_exif(chunk: Chunk) -> bool:
-    """Return whether an ancillary chunk holds EXIF that is small enough for Pillow to read."""
+    """Return whether a PNG's ancillary chunk holds EXIF; text that is too large to be EXIF does not count."""
     kind, body = chunk.kind, chunk.body
     if kind == b"eXIf":
         return True
@@ -164,7 +165,7 @@ def mend_data(data: bytes) -> bytes:
         return data
     start = data.find(b"\n", head.end()) + 1
     *colors, rest = data[start:].split(b"\n", int(head[3])) if start else [data]
-    # Number of characters to skip before a color: a quotation mark and a pixel's name, which may look like a color.
+    # Number of characters to skip in a color's line: a quotation mark and a pixel's name, which may look like a color.
     key = 1 + int(head[4][:3])
     mended = [line[:key] + _XPM_COLOR.sub(_two_digits, line[key:]) for line in colors]
     return data[:start] + b"\n".join((*mended, rest))

@@ -62,10 +62,10 @@ def _with_alpha(image: Image.Image) -> Image.Image:
 
 
 def _composite(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
-    """Composite an image with transparency over the background.
+    """Composite an image with transparency over the background color.
 
-    Grey with alpha stays grey if the background is grey or nowhere visible. Working in strips saves 5 of 13 bytes of
-    memory per pixel.
+    A grey image stays grey if the background is grey or nowhere visible; otherwise the result is RGB. Working in strips
+    takes 8 bytes of memory per pixel instead of 13.
     """
     grey = image.mode in ("LA", "La")
     if grey and len(set(background)) > 1:
@@ -99,7 +99,7 @@ def _reduce_depth(image: Image.Image, background: tuple[int, int, int]) -> Image
 
 
 def _is_wide(image: Image.Image) -> bool:
-    """Return whether an image has 32-bit integers; in mode "I", Pillow's PNGs and PPMs have 16-bit integers."""
+    """Return whether an image's samples use 32 bits: mode "I", except in a PNG or PPM, whose samples have 16 bits."""
     return image.mode == "I" and image.format not in ("PNG", "PPM")
 
 
@@ -143,7 +143,7 @@ def _from_cmyk(image: Image.Image) -> Image.Image:
             if profile.profile.xcolor_space.strip() == "CMYK":
                 return _convert_by_profile(image, profile)
         except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
-            pass  # The profile is damaged, so use the formula.
+            pass  # The profile is damaged, so convert by the formula below.
     return image.convert("RGB")
 
 
@@ -224,7 +224,7 @@ def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image | U8:
     if isinstance(image, Image.Image):
         if image.size == size:
             return image
-        if image.mode == "L":  # picstore's kernel takes three channels only.
+        if image.mode == "L":  # Resize by Pillow, because picstore's kernel takes only images of three channels.
             return image.resize(size, Image.Resampling.LANCZOS)
     pixels = to_array(image)
     height, width = pixels.shape[:2]

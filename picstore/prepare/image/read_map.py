@@ -22,7 +22,7 @@ from picstore.prepare.image.tiff import STARTS, read_samples
 from picstore.storage.format.maps import MAGIC, MapSpec, can_hold, decode_map, encode_map, read_form
 
 _PNG, _NPY, _EXR = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY", b"\x76\x2f\x31\x01"
-_SHOWN = 8  # Largest number of channels that a message lists.
+_SHOWN = 8  # Largest number of OpenEXR channels that an error message lists.
 _WITH_ALPHA = ("PNG", "WEBP", "TIFF", "GIF", "BMP", "ICO")  # Formats of images whose alpha ``read_alpha`` reads.
 # Largest number of pixels of a map. It equals the default limit for images, because a map has the size of its image.
 _MAX_PIXELS = 1 << 28
@@ -73,7 +73,7 @@ def make_map(name: str, data: bytes | Array, spec: MapSpec, image: CoordinateMap
         if given and spec.dtype != "uint16":
             return given
         encoded = encode_map(np.ascontiguousarray(values))
-        # Keep a given uint16 PNG only if ``encode_map`` stores its values as PNG too.
+        # Keep a given uint16 file only if it has the format that ``encode_map`` chose, as the first bytes tell.
         return given if given[:4] == encoded[:4] else encoded
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error
@@ -121,7 +121,7 @@ def _is_stored_form(data: bytes, spec: MapSpec) -> bool:
 
 
 def as_values(values: Array) -> Array:
-    """Return an array (h, w) or (h, w, channels) as (h, w, channels); raise ImageError for another shape."""
+    """Return a map (h, w) or (h, w, channels) as (h, w, channels); raise ImageError for another or an empty shape."""
     if values.ndim not in (2, 3) or 0 in values.shape:
         raise ImageError(f"has the shape {values.shape}; a map has (height, width) or (height, width, channels)")
     return values if values.ndim == 3 else values[:, :, None]
@@ -255,7 +255,7 @@ def _read_exr(data: bytes) -> Array:
 
 
 def _exr_order(names: list[str]) -> list[int]:
-    """Return the indices of a map's channels in their order; raise ImageError if the names do not state an order."""
+    """Return the indices of channels in the order R, G, B, A or X, Y, Z, W; raise ImageError for other names."""
     if len(names) == 1:
         return [0]
     layers = {name.rpartition(".")[0] for name in names}

@@ -15,11 +15,12 @@ from picstore.errors import ImageError
 
 # JBIG header (ISO/IEC 11544, 6.2): first and last layer, planes, filler, width, height, stripe height, shifts, options.
 _JBIG = struct.Struct(">BBBBIIIBBBB")
-# Each layer doubles both sides: with more layers, a dot of the lowest layer would cover more than 2**31 dots.
+# Largest number of a JBIG layer. Each layer doubles both sides of the picture, so more layers are implausible: a dot of
+# the lowest layer would cover more than 2**31 dots of a side.
 _JBIG_LAYERS = 31
 # Number of bytes that hold a JPEG XL signature and size header (ISO/IEC 18181-1), of up to 68 bits, lowest bit first.
 _JPEG_XL_HEADER = 11
-# Ratio of width to height, by code in a JPEG XL header. With code 0, the header states the width itself.
+# Ratio of width to height, by the 3-bit code in a JPEG XL header. With code 0, the header states the width itself.
 _JPEG_XL_RATIOS = ((0, 1), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
 # Number of bytes of address space that a decoder may add for libraries and stacks, whatever the image's size.

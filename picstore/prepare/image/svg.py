@@ -20,7 +20,7 @@ from picstore.prepare.image.size_limits import check_size, limit_memory
 
 _MAX_BYTES = 32 << 20
 _MAX_DEPTH = 256
-# Number of bytes from a file's start within which the first element must begin.
+# Number of bytes at a file's start in which the first element must begin, or the file does not count as SVG.
 _PROLOG = 65_536
 _DEFAULT_SIZE = (300.0, 150.0)  # width and height in pixels of an SVG that states no size (CSS 2.1, 10.3.2)
 _UNITS = {"px": 1.0, "pt": 96 / 72, "pc": 16.0, "in": 96.0, "cm": 96 / 2.54, "mm": 96 / 25.4}
@@ -32,7 +32,7 @@ _FONTS = ("Liberation Sans", "DejaVu Sans", "Noto Sans", "Arial", "Helvetica", "
 
 
 class _FirstElement(Exception):
-    """Signal that the parser has reached the first element; the message is the element's local name."""
+    """Exception that stops the parser at the document's first element; the message is the element's local name."""
 
 
 def is_svg(data: bytes) -> bool:
@@ -88,7 +88,8 @@ def check_document(data: bytes, *, max_pixels: int) -> tuple[str, tuple[int, int
     document = _decode_text(data)
     parser = expat.ParserCreate(namespace_separator=" ")
     checker = _Checker(parser)
-    parser.buffer_text = True  # Otherwise a reference that the parser delivers in two events would pass the check.
+    # Deliver text whole: a reference such as ``url(`` that is cut between two events would pass the check.
+    parser.buffer_text = True
     parser.buffer_size = 4 * len(document) + 1
     parser.StartElementHandler = checker.start_element
     parser.EndElementHandler = checker.end_element
@@ -101,7 +102,7 @@ def check_document(data: bytes, *, max_pixels: int) -> tuple[str, tuple[int, int
     size, is_complete = _size(checker.root)
     width, height = (max(1, math.floor(min(each, 1e9) + 0.5)) for each in size)
     check_size(width, height, max_pixels=max_pixels)
-    if not is_complete:  # Without a complete size, resvg would use the extent of the drawn elements.
+    if not is_complete:  # The root lacks a size, for which resvg would take the extent of the drawn elements.
         root = document.encode()[checker.root_offset :].decode()
         document = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">{root}</svg>'
     return document, (width, height), checker.has_text

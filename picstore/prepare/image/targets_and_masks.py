@@ -16,7 +16,7 @@ from picstore.prepare.image.size_limits import open_by_pillow
 from picstore.storage.annotations import read_objects
 
 _LOSSLESS = ("PNG", "TIFF", "BMP", "GIF")
-# Pillow's modes of masks; resizing a mask must not interpolate between values.
+# Modes of Pillow in which an attached image counts as a mask, whose values must not be interpolated in resizing.
 _INDEXED = ("1", "L", "P", "I", "I;16", "I;16B")
 _MAGIC = (b"\x89PNG", b"II*\0", b"MM\0*", b"BM", b"GIF8", b"\xff\xd8\xff")
 _CANNOT_FOLLOW = "cannot be turned or resized with its image"
@@ -61,7 +61,7 @@ def map_targets(extra: Any, coordinates: CoordinateMap, *, annotated: tuple[int,
 
 
 def _map_keypoints(points: F64, coordinates: CoordinateMap, *, rotate: bool) -> list[list[float]]:
-    """Map keypoints, which count from the center of the first pixel, to stored pixels; keep [0, 0, 0] (unmarked)."""
+    """Map keypoints (x, y, v) to stored pixels; (0, 0) is the center of the first pixel. Keep [0, 0, 0], unmarked."""
     centers = coordinates.map_points(points[:, :2] + 0.5, rotate=rotate) - 0.5
     marked = (points != 0).any(axis=1, keepdims=True)
     rows = np.round(np.where(marked, centers, 0.0), DECIMALS).tolist()
@@ -114,7 +114,7 @@ def _factor(size: tuple[int, int], image: CoordinateMap, kind: str) -> int:
 
 
 def _require_follower(opened: Image.Image, image: CoordinateMap, factor: int) -> None:
-    """Raise ImageError if an attachment is a mask whose size does not fit, or would lose frames when it is resized."""
+    """Raise ImageError if an attachment is a mask of a wrong size, or would lose frames when it is resized."""
     if not factor and _is_mask(opened) and opened.size != image.stored_size:
         raise ImageError(f"{_CANNOT_FOLLOW}: {_sizes(opened.size, image.upright_size)}")
     if factor and opened.format in _LOSSLESS and (frames := getattr(opened, "n_frames", 1)) > 1:

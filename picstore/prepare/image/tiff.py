@@ -46,8 +46,8 @@ _ASSOCIATED, _UNASSOCIATED = 1, 2
 
 _UNCOMPRESSED, _JPEG = 1, frozenset({6, 7})
 _FAX = frozenset({2, 3, 4})
-# Compressions that do not depend on the type of samples: none, LZW, Deflate (two numbers), PackBits, LZMA and
-# Zstandard.
+# Numbers of the compressions that treat samples as bytes, whatever their type: none, LZW, Deflate (two numbers),
+# PackBits, LZMA and Zstandard.
 _BYTE_CODERS = frozenset({_UNCOMPRESSED, 5, 8, 32773, 32946, 34925, 50000})
 # Compressions for which libtiff ignores a predictor, though other programs undo it.
 _WITHOUT_PREDICTOR = frozenset({_UNCOMPRESSED, 32773})
@@ -113,7 +113,8 @@ class Layout:
 def read_tags(data: bytes) -> TiffImagePlugin.ImageFileDirectory_v2:
     """Read the tags of the first picture in a TIFF. Values are read on access, and only inside the file."""
     big = data[2:4] in (b"+\0", b"\0+")
-    # Pillow recognizes BigTIFF's magic number in little-endian order only, so ``prefix`` states the byte order.
+    # Pillow recognizes BigTIFF only by the little-endian magic number, so write that, and state the file's true byte
+    # order in ``prefix``.
     header = b"II+\0" + data[4:16] if big else data[:8]
     tags = TiffImagePlugin.ImageFileDirectory_v2(header, prefix=data[:2])
     file = io.BytesIO(data)
@@ -297,7 +298,7 @@ def _decompress(segment: bytes, size: tuple[int, int], compression: int) -> U8:
     places = (_STRIP_OFFSETS, start), (_SAMPLES, 1), (_ROWS, rows), (_STRIP_COUNTS, len(segment))
     entries = [field for tag, value in (*tags, *places) for field in (tag, _LONG, 1, value)]
     header = struct.pack("<2sHI", b"II", 42, 8) + _DIRECTORY.pack(len(entries) // 4, *entries, 0)
-    # Open the picture by its class, because ``Image.open`` limits the number of pixels.
+    # Call the class instead of ``Image.open``, which would reject pictures above Pillow's limit on pixels.
     picture = TiffImagePlugin.TiffImageFile(io.BytesIO(header + segment))
     return np.asarray(picture)
 
@@ -311,8 +312,8 @@ def _to_samples(rows: U8, shape: tuple[int, int, int], layout: Layout) -> _Sampl
     """Convert the decompressed bytes of a strip or tile to samples (rows, width, channels), and undo the predictor."""
     samples: _Samples
     if layout.predictor == 3:
-        # Adobe's technote 3: a row has the highest bytes of all samples first, as differences from the byte one pixel
-        # before.
+        # A row has the highest bytes of all samples first, then the next bytes, and so on, as differences from the byte
+        # of the previous pixel (Adobe's Technical Note 3).
         differences = rows.reshape(shape[0], -1, shape[2])
         bytes_ = np.cumsum(differences, axis=1, dtype=np.uint8).reshape(shape[0], layout.bits // 8, -1)
         return np.ascontiguousarray(bytes_.swapaxes(1, 2)).view(f">f{layout.bits // 8}").reshape(shape)
@@ -329,7 +330,7 @@ def _to_samples(rows: U8, shape: tuple[int, int, int], layout: Layout) -> _Sampl
 
 
 def _unpack(rows: U8, count: int, bits: int) -> npt.NDArray[np.uint16]:
-    """Unpack ``count`` samples of 1 to 16 bits, which lie within three bytes each, from each row, highest bit first."""
+    """Unpack ``count`` samples of ``bits`` (1 to 16) from each row, highest bit first; a sample lies in three bytes."""
     first = np.arange(count) * bits
     padded = np.pad(rows, ((0, 0), (0, 2)))
     unpacked = np.empty((len(rows), count), np.uint16)
@@ -372,7 +373,7 @@ def _to_image(samples: _Samples, layout: Layout, tags: TiffImagePlugin.ImageFile
 
 
 def _top(samples: _Samples, layout: Layout) -> float:
-    """Return the value of the samples that becomes white, 255, when they are reduced to 8 bits."""
+    """Return the sample value that becomes 255 when samples are reduced to 8 bits; 0 stays 0."""
     if layout.kind == _UNSIGNED and layout.bits <= 16:
         return (1 << layout.bits) - 1
     strips = (samples[upper:lower] for _, upper, _, lower in strip_boxes(layout.size))

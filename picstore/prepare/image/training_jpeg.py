@@ -99,7 +99,7 @@ def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list
                 made[k] = str(error)
                 continue
             if source.rfind(_END, header.length) < 0:
-                # If more than the EOI marker is missing, re-encoding the JPEG will fail.
+                # Re-encode the JPEG, which succeeds if only the EOI marker is missing, and fails if pixels are missing.
                 made[k] = "damaged JPEG: its end is missing"
             elif _fits_unchanged((header.width, header.height), settings):
                 parsed[k] = source, segments, header
@@ -164,7 +164,7 @@ def encode(image: Image.Image | U8, *, settings: EncodeSettings, origin: str = "
 
 
 def _fits_unchanged(size: tuple[int, int], settings: EncodeSettings) -> bool:
-    """Return whether the settings allow a JPEG's size and keep it; if not, decoding resizes or rejects the image."""
+    """Return whether a JPEG of this size is within the settings' limits and is not to be resized."""
     allowed = max(size) <= MAX_SIDE and size[0] * size[1] <= settings.max_pixels
     return allowed and (settings.resize is None or settings.resize.target(*size) == size)
 
@@ -231,7 +231,7 @@ def make_image_info(header: Header, lengths: I64) -> ImageInfo:
 
 
 def _info_of(made: TranscodedJpeg, status: str) -> ImageInfo:
-    """Build the image info of a JPEG to which restart markers were added, or that was encoded with restart markers."""
+    """Build the image info of a JPEG that was made with restart markers, with its entry points for decoding, if any."""
     info = replace(make_image_info(made.header, made.lengths), encode_path=status)
     if made.entry_points is None or not len(info.segments):
         return info

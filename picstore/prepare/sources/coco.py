@@ -29,7 +29,7 @@ _BESIDE = "_annotations.coco.json"  # annotation file that Roboflow writes into 
 _LISTS = ("images", "annotations", "categories")
 # Characters that names must not contain: control characters and unpaired UTF-16 surrogates.
 _NO_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-# Decimal places to which coordinates are rounded, because the sum left + width has a rounding error.
+# Decimal places to which boxes' coordinates are rounded, because COCO states widths, and left + width is inexact.
 _DECIMALS = 3
 
 
@@ -91,15 +91,14 @@ def _annotation_file(folder: Location, annotations: Where | None) -> Location:
 
 
 class _Document:
-    """COCO annotation file, which yields the items of its lists and checks values; wrong values raise UsageError."""
+    """COCO annotation file: yields the images, annotations and categories; raises UsageError for malformed values."""
 
     def __init__(self, file: Location) -> None:
         self._file = file
         try:
             if (size := file.size()) > MAX_ANNOTATIONS:
                 raise UsageError(f"{file} has {size:,} bytes; give annotations of at most {MAX_ANNOTATIONS:,}")
-            # The file's bytes and the decoded text are in memory at the same time, which takes twice the size of the
-            # file.
+            # This takes twice the file's size in memory, because bytes and decoded text are there at the same time.
             self.values = JsonItems(text_of_file(file.read(0, size, file=str(file))))
         except ValueError as error:
             raise UsageError(f"{file} is not JSON: {error}") from error
@@ -108,7 +107,7 @@ class _Document:
         raise UsageError(f"{self._file}: {path}: {what}")
 
     def items(self) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
-        """Yield (list's name, item's JSON path for messages, item's offset, item) for each item of the lists _LISTS."""
+        """Yield (list's name, item's JSON path for messages, item's offset in the text, item) for the lists _LISTS."""
         counts: dict[str, int] = {}
         try:
             for name, offset, value in self.values.items(_LISTS):
@@ -133,7 +132,7 @@ class _Document:
         return number
 
     def text(self, value: dict[str, Any], key: str, path: str) -> str:
-        """Return member ``key`` of the object ``value``, a line of text; for other members raise UsageError."""
+        """Return member ``key`` of the object ``value``; raise UsageError unless it is a line of text, not empty."""
         text = value.get(key)
         if not isinstance(text, str) or not text or _NO_TEXT.search(text):
             self.refuse(f"{path}.{key}", "missing" if key not in value else "not a line of text")
@@ -142,7 +141,8 @@ class _Document:
     def numbers(self, values: Any, path: str, format_: str, *, multiple: int = 1) -> list[float]:
         """Return the numbers in the list ``values``, which must lie within ±MAX_COORDINATE; else raise UsageError.
 
-        The length of the list must be a multiple of ``multiple``; errors name ``path``, and ``format_`` as expected.
+        The length of the list must be a multiple of ``multiple``. An error's message names ``path``, the list's JSON
+        path, and ``format_``, the expected values, such as "x0, y0, x1, y1, …".
         """
         if not isinstance(values, list) or len(values) % multiple or not {int, float}.issuperset(map(type, values)):
             self.refuse(path, f"not {format_}")
@@ -197,7 +197,7 @@ def _targets(
 def _object_fields(
     document: _Document, annotation: dict[str, Any], labels: dict[int, int], path: str
 ) -> dict[str, Any]:
-    """Return the values of an annotation's object by target field, except its box."""
+    """Return what an annotation states about its object, except the box, by name of the record's target field."""
     label = labels.get(document.integer(annotation, "category_id", path))
     if label is None:
         document.refuse(f"{path}.category_id", f"no category has the id {annotation['category_id']}")
@@ -241,7 +241,7 @@ def clip_box(corners: Sequence[float], size: tuple[int, int]) -> list[float] | N
 
 
 def _outlines(document: _Document, value: Any, path: str) -> tuple[list[list[float]], dict[str, Any] | None]:
-    """Return an object's outlines: polygons of at least three points, and the run-length mask, unchanged, or None."""
+    """Return an object's polygons of at least three points, and its run-length mask, unchanged; None without a mask."""
     if isinstance(value, dict):
         counts, size = value.get("counts"), value.get("size")
         if isinstance(counts, list):

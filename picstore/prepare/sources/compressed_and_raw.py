@@ -23,7 +23,7 @@ from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
 MAX_DECOMPRESSED = 1 << 32  # largest size in bytes to which a compressed block may decompress
-# A compressed block of n bytes may decompress to _SMALL + n * _MAX_RATIO bytes, which is enough for images and masks.
+# A block of n compressed bytes is rejected above _SMALL + n * _MAX_RATIO bytes, more than images and masks give.
 _MAX_RATIO = 256
 _SMALL = 64 << 20
 CODECS = ("zstd", "gz", "bz2")
@@ -131,7 +131,7 @@ def image_file(array: U8) -> bytes:
 
 
 def reader_in_block(encoding: str, block: CompressedBlock | None) -> tuple[Callable[[Input], bytes] | None, bytes]:
-    """Return the reader and key of an :class:`Input` in a compressed block; if ``block`` is None, in a plain file."""
+    """Return ``Input.reader`` and ``Input.key`` for an image in ``block``, or in a plain file if ``block`` is None."""
     if encoding == "pil":
         return (read_pil, b"") if block is None else (read_compressed_pil, block.to_key())
     return (None, b"") if block is None else (read_compressed, block.to_key())

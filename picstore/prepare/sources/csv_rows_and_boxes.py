@@ -31,7 +31,8 @@ PATH_FIELDS = (
     *("path", "file_name", "filename", "file", "image", "image_path", "filepath", "img", "fname"),
     *("image_id", "imageid", "image_name"),
 )
-# A CSV is divided into parts only if its header has fewer bytes than this. ``csv`` rejects fields of twice this size.
+# A CSV is divided into parts only if its header has fewer bytes than this, half the largest field that Python's ``csv``
+# accepts.
 MAX_HEADER = 1 << 16
 CUT = "cut off, "  # start of the message about a last row that has too few values, as in a file that was cut off
 _MAX_TABLE = 1 << 32  # largest size in bytes of a table
@@ -69,7 +70,7 @@ def delimiter_of(table: Location) -> str:
 
 
 def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) -> Iterator[Row]:
-    """Yield the rows of a CSV's part ``text``, before which the file has ``lines`` lines.
+    """Yield the rows of ``text``, a part of a CSV; line numbers add ``lines``, the number of lines before this part.
 
     ``names`` are the names of the columns; if None, the first row of the part states the names.
     """
@@ -97,7 +98,7 @@ class _Image:
     Attributes:
         corners: left, top, right and bottom of each box, one after another.
         labels: label of each box.
-        others: values of each other column, by the column's name.
+        others: values of the columns other than image, corners and label, by the column's name.
         problem: first error message; empty if there is none.
     """
 

@@ -86,14 +86,14 @@ def _samples(
     skipped: SkippedFields,
 ) -> Iterator[SourceSample]:
     start, samples, table_offset = layout
-    # FFCV writes metadata rows as a NumPy type with align=True, whose nested types are not aligned.
+    # Like FFCV, align the fields of a row of metadata (align=True), but not the parts inside a field.
     row = np.dtype([(name, _METADATA[type_]) for name, type_ in fields.items()], align=True)
     allocations = np.frombuffer(
         file.read(table_offset, (file.size - table_offset) // _ALLOCATION.itemsize * _ALLOCATION.itemsize), _ALLOCATION
     )
     allocations = np.sort(allocations, order="offset")
-    # Number of bytes that further JSON fields may take: as samples do not share fields, the file's size bounds the sum
-    # of all fields.
+    # Number of bytes that the remaining JSON fields may take. In an honest file each field has bytes of its own, so all
+    # fields together are smaller than the file.
     json_bytes = file.size
     json_fields = [name for name, type_ in fields.items() if type_ == _JSON]
     for first in range(0, samples, _ROWS_PER_READ):
@@ -109,7 +109,7 @@ def _samples(
 
 
 def _sizes(allocations: Table, images: Table) -> I64:
-    """Return each image's size in bytes, which the allocation table states for its offset; −1 if the table lacks it."""
+    """Return each image's size in bytes, looked up by its offset in the allocation table; −1 if the table lacks it."""
     sizes = np.full(len(images), -1, np.int64)
     if len(allocations):
         nearest = np.minimum(np.searchsorted(allocations["offset"], images["offset"]), len(allocations) - 1)

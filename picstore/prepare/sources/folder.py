@@ -19,7 +19,7 @@ from picstore.storage.location.regular_file import is_folder, kind_of
 from picstore.storage.location.resolve import Location
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
-# Keys of ``_Walk.notes``, one for each kind of entry that messages count.
+# Keys of ``_Walk.notes``, one for each kind of file or folder that a message to the user counts.
 _NO_IMAGE, _OUTSIDE, _HIDDEN = "no image", "link out of the source", "hidden"
 _ODD_KEY = "its name has an empty part, '.', '..' or a control character, which the client of stores refuses; rename it"
 _OF_PROGRAMS = {".DS_Store", ".localized", ".directory", ".git", ".gitattributes", ".gitignore", ".ipynb_checkpoints"}
@@ -72,7 +72,7 @@ class _ClassFolder:
 
 
 def is_taken(name: str, *, hidden: bool) -> bool:
-    """Return whether to list the entry ``name``: if visible, or, with ``hidden``, if no known program created it."""
+    """Return whether to list a file or folder: if visible, or if ``hidden``, and no known program creates that name."""
     return not name.startswith(".") or (hidden and name not in _OF_PROGRAMS and not name.startswith("._"))
 
 
@@ -85,7 +85,7 @@ def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list
     """List the files below a class's folder that may be images, depth first, sorted by name."""
     if isinstance(folder, Folder):
         return list(walk.files_below(str(folder), prefix, label, set()))
-    # An object store lists a thousand objects of any depth per request, so do not list folder by folder.
+    # List all files at once, because a request to an object store lists a thousand objects of any depth.
     files = sorted((name.split("/"), size) for name, size in folder.files())
     folders = {tuple(parts[:depth]) for parts, _ in files for depth in range(1, len(parts))}
     found = []
@@ -156,7 +156,7 @@ class _Walk:
                 inner = {*parents, (own.st_dev, own.st_ino)}
                 try:
                     status = entry.stat()
-                except OSError as error:  # The path has more than 4,096 bytes.
+                except OSError as error:  # for instance because the path has more than 4,096 bytes
                     problem = f"folder cannot be listed: {error.strerror}"
                     yield Input(printable(name), label, entry.path, problem=problem)
                     continue

@@ -25,9 +25,9 @@ from picstore.prepare.sources.splits import choose_split, split_of_name, without
 from picstore.storage.location.local import Folder
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
-# Limit of the offsets 0, 512, 1024, 2048, … at which the magic number is searched.
+# Offset up to which the magic number is searched, at 0, 512, 1024, 2048, …, because a user block may precede it.
 _MAX_USER_BLOCK = 1 << 30
-# Attribute that marks datasets written by MATLAB, whose dimensions are in reverse order.
+# Attribute of HDF5 datasets that MATLAB wrote; their dimensions are in reverse order.
 _MATLAB = "MATLAB_class"
 _ROWS_PER_READ = 4096
 # Largest number of values per row of a label field that holds lists, such as one-hot vectors.
@@ -77,7 +77,7 @@ def list_hdf5(
                 if name.rpartition("/")[0] == group and _is_column(h5py, item, count, label_field, name)
             }
             rows.pop(last, None)
-            # The labels for X_train are y_train, even if y_test has the same number of rows.
+            # Keep the datasets of the images' split: the labels for X_train are y_train, even if y_test is as long.
             if (of_image := split_of_name(last)) is not None:
                 rows = {
                     without_split(name): item for name, item in rows.items() if split_of_name(name) in (None, of_image)
@@ -169,7 +169,7 @@ def _is_of_matlab(item: Any) -> bool:
 def _samples(
     path: Path, image: str, count: int, rows: dict[str, Any], label: str | None, size: int
 ) -> Iterator[SourceSample]:
-    """Yield a sample for each of the ``count`` rows of the dataset ``image`` and of ``rows``, other datasets by name.
+    """Yield a sample per row of the dataset ``image``, with the same row of ``rows``, datasets of other fields by name.
 
     Raise Corrupt once the strings read so far have more than ``size`` bytes, the size of the file: rows of a hostile
     file may all refer to one stored string, which would take memory anew for each row.

@@ -21,8 +21,8 @@ from picstore.prepare.sources.inputs import Input
 
 BLOCK = 1024  # number of inputs in a block, which is written and read at a time
 
-# If a group of inputs has more labels than this, its inputs are pickled one by one, because a block of inputs is
-# pickled with all labels of its group.
+# Inputs of a group with more labels than this are pickled one by one instead of as blocks, because a block is pickled
+# with all labels of its group.
 _MOST_LABELS = 1 << 12
 
 _FIELDS = tuple(each.name for each in fields(Input))
@@ -50,7 +50,7 @@ class PackedInputs:
 
 
 class _Inputs(Sequence[Input]):
-    """Sequence of inputs, whose slices are views and which is unpickled as a list."""
+    """Sequence of inputs. A slice is an :class:`InputView`, which copies nothing; a pickle is restored as a list."""
 
     @overload
     def __getitem__(self, k: int) -> Input: ...
@@ -89,9 +89,9 @@ class InputTable(_Inputs):
         self._last: list[Input] = []  # inputs after the last complete block
         # For each group of inputs, the functions that read inputs; the temporary file refers to them by index.
         self._readers: list[list[Reader | None]] = [[None]]
-        # For each group of inputs, the final label of each label in the file; None if the labels in the file are final.
+        # For each group, the class number by label in the temporary file; None if the file's labels are class numbers.
         self._labels: list[Sequence[int] | None] = [None]
-        # Index of the block that was read most recently, and its inputs.
+        # Index of the block that was unpacked most recently (−1: none), and its inputs, kept for the next access.
         self._read: tuple[int, list[Input]] = (-1, [])
         self.extend(inputs)
 
@@ -118,7 +118,7 @@ class InputTable(_Inputs):
         return group
 
     def pack(self) -> PackedInputs:
-        """Return all inputs packed, before :meth:`number_labels` is called; they must have been added one by one."""
+        """Return all inputs packed; call this before :meth:`number_labels`, and not after :meth:`add_packed`."""
         if self._last:
             self._write()
         blocks = tuple(self._bytes_of(self._file, block) for block in range(len(self._groups)) if self._file)
@@ -146,7 +146,7 @@ class InputTable(_Inputs):
             self._last = [replace(one, label=numbers[one.label]) for one in self._last]
 
     def reduce_run(self, begin: int, end: int) -> tuple[Callable[..., list[Input]], tuple[Any, ...]]:
-        """Return (function, arguments) for pickle to restore inputs ``begin`` to ``end - 1``, as blocks if possible."""
+        """Return (function, arguments) with which pickle restores inputs ``begin`` to ``end - 1``, as whole blocks."""
         stored = self._counts[-1]
         tail = self._last[max(begin - stored, 0) : max(end - stored, 0)]
         if self._file is None or begin >= min(end, stored):
@@ -186,7 +186,7 @@ class InputTable(_Inputs):
 
     def _to_json(self, one: Input) -> list[Any]:
         readers = self._readers[0]
-        # Searching a list is fast enough, because a source has one or two readers.
+        # Search the list from the start, which is fast, because a source has one or two readers.
         if one.reader not in readers:
             readers.append(one.reader)
         row = list(_values_of(one))

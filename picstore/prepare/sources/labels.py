@@ -27,7 +27,7 @@ LABEL_FIELDS = ("label", "labels", "cls", "class", "class_id", "target", "catego
 _NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d{1,9})?\s*", re.ASCII | re.IGNORECASE)
 _MAX_DIGITS = 64  # largest number of characters of a string that may be a number
 _BOOLEANS = {"false": 0, "true": 1}
-# Strings in lower case that stand for a missing value if all other labels are numbers.
+# Labels, in lower case, that count as missing if all other labels of the source are numbers, else as class names.
 _ABSENT = {"null", "none", "na", "n/a", "<na>", "\\n"}
 _SHOWN = 12  # largest number of field names that a message shows
 
@@ -48,8 +48,8 @@ class InFolder:
     path: str
 
 
-# A sample's label; None if the value is missing. Whether strings are numbers or names depends on all labels of a
-# listing.
+# Label of a sample as the source states it; None if missing. A string such as "3" is a class number if all labels of
+# the listing are numbers, else a class name.
 Label: TypeAlias = "int | str | NoLabel | InFolder | None"
 
 
@@ -75,7 +75,7 @@ def _fits(number: int) -> bool:
 
 
 def number_of_text(text: str) -> int | NoLabel | None:
-    """Return the integer that a string states, NOT_INTEGER for any other number, or None if it is not a number."""
+    """Return the integer that a string states, NOT_INTEGER for any other number, None for a string such as a name."""
     if (boolean := _BOOLEANS.get(text.strip().lower())) is not None:
         return boolean
     if len(text) > _MAX_DIGITS or _NUMBER.fullmatch(text) is None:
@@ -116,9 +116,9 @@ class LabelFields:
         self._fields: dict[str, None] = {}
 
     def choose(self, fields: Collection[str], *, only: Sequence[str] = ()) -> str | None:
-        """Return a file's label field: the user's, else one with a usual name, else the candidate in ``only``.
+        """Return a file's label field: the user's, else one with a usual name, else the field in ``only``; else None.
 
-        If ``only`` has several candidates, none of them is chosen.
+        If ``only`` has several fields, none of them is chosen.
         """
         chosen = self._given if self._given in fields else None
         if self._given is None:
@@ -224,7 +224,10 @@ def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where:
 def _number_names(
     numbers: dict[Label, int], stated: Sequence[int | str], classes: Sequence[str], others: set[str], where: object
 ) -> tuple[list[str], list[str]]:
-    """Take the labels ``stated`` as class names, and write their numbers to ``numbers``; return names and messages."""
+    """Take the labels ``stated`` as class names, and write their class numbers to ``numbers``.
+
+    Return all class names, and messages for the user.
+    """
     names = [*classes]
     texts = {str(label) for label in stated if isinstance(label, str) or not classes}
     names += sorted(texts - set(classes))
@@ -277,7 +280,7 @@ def _number_folders(counts: Mapping[Label, int]) -> Numbering:
 
 
 def _differing_parts(paths: Mapping[Label, tuple[str, ...]]) -> dict[Label, str]:
-    """Return, by label, the component of its path at the first level at which the paths differ; skip empty paths."""
+    """Return, by label, the label's path component at the first level where not all paths agree; skip empty paths."""
     there = {label: path for label, path in paths.items() if path and path[0]}
     common = 0
     while len({path[: common + 1] for path in there.values()}) == 1 and min(map(len, there.values())) > common + 1:
@@ -286,7 +289,7 @@ def _differing_parts(paths: Mapping[Label, tuple[str, ...]]) -> dict[Label, str]
 
 
 def _unlabelled(counts: Mapping[Label, int], numbers: Mapping[Label, int]) -> list[str]:
-    """Return messages on values that are not labels, and on samples without a label if others have labels."""
+    """Return messages for the user: which values are not labels, and how many samples lack a label that others have."""
     total = sum(counts.values())
     reasons = {label: count for label, count in counts.items() if isinstance(label, NoLabel) and count}
     remarks = [

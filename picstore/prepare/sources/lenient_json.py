@@ -15,7 +15,7 @@ from picstore.storage.location.text_files import text_of_file
 MAX_DIGITS = 4300  # largest number of digits of an integer; the limit of Python's int()
 
 _SPACE = re.compile(r"[ \t\n\r]*")
-# Number of nesting levels to keep in a value that is nested too deep for Python's recursive decoder.
+# Number of outer levels of lists and objects that are kept of a value nested too deep for Python's recursive decoder.
 _MAX_LEVELS = 100
 _NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
 
@@ -138,7 +138,7 @@ class JsonItems:
             self._fail("the end")
 
     def _members(self, close: str) -> Iterator[int]:
-        """Yield each member's offset, up to the bracket ``close``; the caller must parse the member at each offset."""
+        """Yield each member's offset, up to the bracket ``close``; the caller must parse it before taking the next."""
         if self._text.startswith(close, self._offset):
             self._expect(close)
             return

@@ -33,22 +33,22 @@ from picstore.storage.annotations import FIELDS
 from picstore.storage.location.resolve import Where, map_concurrently
 
 T = TypeVar("T")
-# Messages for the user, by text: number of cases, and the name of the case that is first in sorted order.
+# Messages for the user, by text: number of cases, such as files, and the name of the first case in sorted order.
 Notes = dict[str, tuple[int, str]]
 
 _SEEN = 64  # largest number of names of samples' fields to collect for messages
 _MAX_NAMED = 5  # largest number of files that a message names
 # Number of parts of a source, such as files, to list first, to predict the time for all other parts.
 _TRIED = 16
-# Parts are listed by tasks if this process would need more seconds than this: starting a process takes 30 ms, and its
-# first task 0.3 s.
+# Seconds above which parts are listed by worker processes, if this process would need that long: starting a process
+# takes 30 ms, and its first task 0.3 s.
 _MIN_SECONDS = 1.0
 _TASK_INPUTS = 50_000  # number of inputs per task, which take 0.5 s to list and 0.7 MB to send
 _TASKS_A_WORKER = 4
 
 
 def add_note(notes: Notes, text: str, example: str, count: int = 1) -> None:
-    """Count ``count`` cases of a message for the user, and keep the first example in sorted order."""
+    """Add ``count`` cases to the user's message ``text``; keep as its example the first in sorted order."""
     before, least = notes.get(text, (0, example))
     notes[text] = before + count, min(least, example)
 
@@ -115,7 +115,7 @@ class PackedListing:
 
 
 class ListingBuilder:
-    """Builder of a listing, to which inputs are added in the source's order; ``samples`` are added first."""
+    """Builder of a :class:`Listing`, to which inputs are added in the source's order, beginning with ``samples``."""
 
     def __init__(self, samples: Iterable[SourceSample] = ()) -> None:
         self._inputs = InputTable()
@@ -124,7 +124,7 @@ class ListingBuilder:
         self._turns: dict[Label, int] = {}
         # Number of readable samples with each label, at the index that is the label's provisional number.
         self._counts: list[int] = []
-        # For each group of packed inputs, the number of readable samples by label.
+        # By the group number of inputs that a task packed (``InputTable.add_packed``), the readable samples per label.
         self._packed: dict[int, dict[Label, int]] = {}
         for sample in samples:
             self.add(sample)
@@ -134,7 +134,7 @@ class ListingBuilder:
 
     @property
     def notes(self) -> Notes:
-        """Messages for the user on what was added, with numbers of cases and examples."""
+        """Messages for the user about the parts added so far, with the number of cases and an example of each."""
         return self._facts.notes
 
     def add(self, item: Input | SourceSample) -> None:
@@ -165,7 +165,7 @@ class ListingBuilder:
             add_note(self.notes, text, example, count)
 
     def add_packed(self, found: PackedListing) -> None:
-        """Add the listing that a task returned."""
+        """Add the inputs and facts of parts that another process listed."""
         self._packed[self._inputs.add_packed(found.inputs)] = found.labels
         self._facts.update(found.facts)
 

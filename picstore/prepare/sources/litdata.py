@@ -60,7 +60,7 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Location of a sample: bytes ``start`` to ``end`` of ``file``; ``block`` describes it if it is decompressed."""
+    """Location of a sample: bytes ``start`` to ``end`` of ``file``; if it is decompressed, ``block`` says from what."""
 
     file: SourceFile | DecompressedBlock
     start: int
@@ -87,7 +87,7 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
         raise UsageError(f"{location}: {what}")
     image = choose_image(image_field, images, location)
     labels = LabelFields(label_field, location)
-    # The fields of a tuple are called 0, 1, …; the only integer among them is taken as the label.
+    # A tuple's fields are called 0, 1, …, so no usual name tells the label: take the only integer among them.
     integers = [name for name, kind in fields if kind == "int" and fields[0][0] == "0"]
     label = labels.choose([name for name, _ in fields], only=integers)
     layout = _Layout(fields, image, label, SkippedFields())

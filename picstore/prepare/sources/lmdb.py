@@ -31,8 +31,8 @@ _MAGIC = b"\xde\xc0\xef\xbe"
 _MAGIC_OFFSETS = (16, 24)
 _NUMBER, _IMAGE, _TEXT = b"num-samples", b"image-", b"label-"  # key and key prefixes in an LMDB for text recognition
 _MAX_DIGITS = 12
-_NAMED_BYTES = 48  # size in bytes of the value of an entry that is a named database
-_PROBED = 8  # number of entries to read in search of named databases
+_NAMED_BYTES = 48  # size in bytes of the value of an entry that refers to a named database inside the LMDB
+_PROBED = 8  # number of entries to read to learn whether an LMDB consists of named databases
 _ENTRIES = 8192  # number of entries that a task lists, in 0.1 s
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)  # field numbers of Caffe's Datum
 
@@ -224,7 +224,7 @@ def list_entries(chunk: _Chunk, _: ProgressCallback) -> _Found:
                 if chunk.with_texts and not bytes(key).startswith(_IMAGE):
                     break
                 found.entries.append(_entry(bytes(key), value, transaction, chunk))
-                # Stop before reading the value of a further entry, because reading may kill the process.
+                # Stop here: the loop would read the value of the next entry, which may kill this process.
                 if len(found.entries) == chunk.limit:
                     break
     except lmdb.Error as error:
@@ -245,7 +245,7 @@ def _entry(key: bytes, value: Any, transaction: Any, chunk: _Chunk) -> _Entry:
 
 
 def _int32(value: int) -> int:
-    """Convert an unsigned varint to a signed label; most writers store negative labels in 64 bits, some in 32 bits."""
+    """Convert a varint, unsigned, to a signed label; a negative label was stored in 64 bits, by some writers in 32."""
     return value - (1 << 32) if 1 << 31 <= value < 1 << 32 else to_signed(value)
 
 

@@ -88,7 +88,7 @@ def describe_damage(error: Damage) -> str:
 
 
 def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *arguments: Any) -> SourceSample:
-    """Return ``make(*arguments)``; if it raises Damage, a sample with that ``problem``, so that listing continues."""
+    """Return ``make(*arguments)``; if this raises Damage, return a sample whose ``problem`` is the damage instead."""
     try:
         return make(*arguments)
     except Damage as error:

@@ -114,7 +114,7 @@ def _shard(folder: Location, entry: dict[str, Any]) -> _Shard:
 
 
 def _samples(shard: _Shard, image: str, label: str | None, skipped: SkippedFields) -> Iterator[SourceSample]:
-    # An object store takes 20 ms to return a file's version, so ask for the version only once per shard.
+    # Ask for the file's version only once per shard, because an object store takes 20 ms to answer.
     version = file_version(shard.file)
 
     def found() -> Iterator[SourceSample]:

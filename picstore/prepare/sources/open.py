@@ -138,7 +138,7 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
 
 
 def _with_targets(listing: Listing, forms: str) -> Listing:
-    """Return the listing with target forms ``forms``; if empty, with remarks on fields that are named like targets."""
+    """Return the listing with target forms ``forms``; if that is empty, with remarks on fields named like targets."""
     if forms:
         if listing.kind in _WITH_TARGETS:
             raise UsageError(f"the source {listing.kind} says where its targets are; leave out --targets")
@@ -154,7 +154,7 @@ def _with_targets(listing: Listing, forms: str) -> Listing:
 
 
 def _with_classes(listing: Listing, classes: Location) -> Listing:
-    """Return the listing with class names from a file; a label with a name becomes the name's number in the file."""
+    """Return the listing with the class names of a file; if the source names its labels, number them as in the file."""
     try:
         read = from_lines(text_of_file(b"".join(classes.lines()), "surrogateescape"))
         names = [printable(name) for name in read]

@@ -35,8 +35,8 @@ from picstore.storage.location.resolve import Location, locate
 
 _MAGIC = b"PAR1"
 _ROWS_PER_READ = 4096
-_OPEN_COLUMNS = 8  # number of columns to keep open, because images and attachments of a row are read in turn
-# Number of rows that a file may state beyond one row per byte of the file; more rows are implausible.
+_OPEN_COLUMNS = 8  # number of open columns to cache, because a row's image and attachments are read in turn
+# A file of n bytes that states more than n + _FREE_ROWS rows is rejected as implausible.
 _FREE_ROWS = 1 << 20
 _ROW = struct.Struct("<QQ")  # start of an input's ``key``: index of the row group, and index of the row in the group
 
@@ -106,7 +106,7 @@ def _errors_as_damage(file: Location, prefix: str = "") -> Iterator[None]:
 
 
 def _samples(part: ParquetPart, columns: ColumnChoice) -> Iterator[SourceSample]:
-    # Convert the path to a string once, which all inputs share, to save memory.
+    # Convert the path to a string only once, so that all inputs share it, which saves memory.
     path, number = str(part.file), 0
     with _errors_as_damage(part.file), open_parquet(part.file) as opened:
         _check_rows(opened, part.file)
@@ -215,7 +215,7 @@ def _values(column: Any) -> list[Any]:
     """Convert a column to Python values, one by one if a string is not UTF-8 or Python cannot represent a date."""
     try:
         return list(column.to_pylist())
-    # ``to_pylist`` raises UnicodeDecodeError, which is a ValueError, or OverflowError.
+    # ValueError includes UnicodeDecodeError, for strings; OverflowError is raised for dates.
     except (ValueError, OverflowError):
         return [_value(scalar) for scalar in column]
 
@@ -252,7 +252,7 @@ class _OpenFile:
         self._start = self._stop = 0
 
     def image(self, group: int, row: int) -> Any:
-        """Return the Arrow scalar of the column in a row of a row group."""
+        """Return the column's value, an Arrow scalar, in row ``row`` of row group ``group``."""
         if group != self._group or row < self._start:
             batches = self._file.iter_batches(IMAGES_PER_READ, row_groups=[group], columns=[self._column])
             self._group, self._batches, self._start, self._stop = group, batches, 0, 0

@@ -39,7 +39,7 @@ IMAGES_PER_READ = 16  # number of images to read at a time; reading them one by 
 _SUFFIX = ".parquet"
 _MAX_DEPTH = 64  # largest depth of nested folders; partitions are seldom more than three deep
 _PROBED_DEPTH = 4  # largest depth of folders to search: a configuration, a split and two partitions
-_PROBED_FOLDERS = 8  # number of files, and of sub-folders, to search in each folder
+_PROBED_FOLDERS = 8  # number of files, and of sub-folders, of each folder to look into for images
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SHOWN = 8  # largest number of configurations that a message lists
 
@@ -101,7 +101,7 @@ def _columns(path: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
 
 
 def _split_part(path: tuple[str, ...]) -> int | None:
-    """Return the index of the path component that names a split, or None; of ``name=value``, only ``split=`` counts."""
+    """Return the index of the path component that names a split, or None; skip ``name=value`` except ``split=…``."""
     folders = [
         (k, part)
         for k, part in reversed(list(enumerate(path[:-1])))
@@ -235,9 +235,9 @@ class ColumnChoice:
         self.classes = JoinedNames()
         self.skipped = SkippedFields()
         self._location, self._image_field, self._maps = location, image_field, maps
-        # Each distinct list of class names that a file states.
+        # All different lists of class names that files of the source state.
         self._lists: set[tuple[str, ...]] = set()
-        # A file with integer labels that states no class names; None if no such file was found.
+        # One of the files with integer labels and without class names, for the error message; None if there is none.
         self._unnamed: Location | None = None
 
     def choose(self, opened: Any, part: ParquetPart) -> ParquetColumns:
@@ -350,7 +350,7 @@ def _is_image(type_: Any) -> bool:
 
     if not pa.types.is_struct(type_):
         return False
-    # ``bytes`` has Arrow's null type if a file gives all images by path.
+    # If a file states all images by ``path``, its field ``bytes`` has Arrow's null type.
     return any(f.name == "bytes" and (is_binary(f.type) or pa.types.is_null(f.type)) for f in type_)
 
 

@@ -11,13 +11,13 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _SIZES = {FIXED64: 8, FIXED32: 4}
 _MAX_VARINT = 10  # largest number of bytes of a varint
 
-# Function that returns ``size`` bytes from ``offset`` on, given offset and size.
+# Function (offset, size) that returns a byte range of the file or memory that holds the message.
 Read = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Field of a message: an integer ``value`` if it is a varint, else the byte range ``start``, ``size``."""
+    """Field of a message: number, wire type, and ``value`` if it is a varint, else its byte range (start and size)."""
 
     number: int
     wire: int

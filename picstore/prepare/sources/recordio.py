@@ -49,7 +49,7 @@ def list_recordio(location: Location, *, split: str | None = None) -> Listing:
 
 
 def _reader(file: SourceFile) -> ReadRecord:
-    detection = False  # whether an earlier record has objects, so that the labels of all records describe objects
+    detection = False  # whether a previous record's labels describe objects; if so, all records' labels do
 
     def read(offset: int, name: str) -> tuple[SourceSample, int]:
         nonlocal detection
@@ -139,7 +139,7 @@ def parse_objects(labels: Sequence[float], *, may_be_none: bool) -> dict[str, An
 
 def _is_object(values: Sequence[float]) -> bool:
     class_, left, top, right, bottom = values[:_OBJECT]
-    # Accept coordinates from −1 to 2 instead of 0 to 1, because some boxes extend beyond their images.
+    # Coordinates are fractions of the image's sides. Accept −1 to 2, because some boxes extend beyond their images.
     in_order = -1 <= left <= right <= 2 and -1 <= top <= bottom <= 2
     return in_order and class_ >= -1 and class_.is_integer()
 

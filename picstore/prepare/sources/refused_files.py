@@ -16,8 +16,8 @@ _UNPACK = "unpack it, and give the folder"
 _EXPORT = "write its images to a folder, or to a dataset with picstore.Writer"
 _FOLDER = "give the folder that holds it, or a list of images"
 _PROBED_FILES = 8  # number of files to read in a folder, to learn whether a source can read the folder
-# Offset of a magic number, its bytes, type of the file, and remedy. The first match decides, so longer numbers come
-# before their beginnings.
+# Offset of a magic number, its bytes, type of the file, and advice to the user. The first match decides, so a magic
+# number comes before another that is its beginning.
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\xff\xd8\xff", "an image (JPEG)", _FOLDER),
     (0, b"\x89PNG\r\n\x1a\n", "an image (PNG)", _FOLDER),
@@ -70,7 +70,7 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\x7fELF", "a program", "give images"),
     (0, b"MZ", "a program", "give images"),
 )
-# Bytes that are rare in text of any encoding except UTF-16. DEL is left out, because JSON may contain it.
+# Control characters, by which binary data is recognized: text has few, except in UTF-16. JSON may contain DEL, 0x7f.
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 # Type of the file and remedy for zip archives, by suffixes of their names.
 _ZIPPED = {

@@ -38,7 +38,7 @@ def shard_files(location: Location, *suffixes: str, split: str | None = None) ->
     for file, is_file in zip(files, map_concurrently(lambda file: file.is_file(), files), strict=True):
         if not is_file:
             raise NotADataset(f"{file} is not a file" if file.exists() else f"{file} does not exist")
-    # Search for splits only after the last slash before the braces, because all names share the path before it.
+    # Look for names of splits only after the last slash before any braces, because all files share the path up to it.
     folder = len(str(location).partition("{")[0].rpartition("/")[0])
     return choose_split(files, lambda file: str(file)[folder:], split, location)
 
@@ -211,7 +211,7 @@ def missing_shards(names: Iterable[str]) -> Iterator[str]:
     for (prefix, total, suffix), numbers in found.items():
         if len(numbers) >= int(total):
             continue
-        # Some tools number shards from 1, so that a shard has the number ``total``.
+        # A shard with the number ``total`` shows that the shards are numbered from 1, as some tools do.
         first = 1 if total in numbers else 0
         absent = next(k for k in range(first, int(total) + 1) if f"{k:0{len(total)}}" not in numbers)
         example = printable(f"{prefix}{absent:0{len(total)}}-of-{total}{suffix}")

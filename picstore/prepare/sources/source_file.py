@@ -19,7 +19,7 @@ from picstore.storage.location.resolve import Location, Where, locate
 
 # Smallest number of bytes per read of a local file, because formats read many small fields in sequence.
 _WINDOW = 1 << 12
-# Smallest number of bytes per request to a store, because a request takes as long as transferring a megabyte.
+# Smallest number of bytes per request to an object store, because the answer takes as long as transferring a megabyte.
 _REMOTE_WINDOW = 8 << 20
 
 
@@ -48,8 +48,8 @@ class SourceFile(AbstractContextManager["SourceFile"]):
             self._min_bytes = window or _REMOTE_WINDOW
             try:
                 self._object, self.size = self._object.pin()
-            # NotADataset means that the object is missing. Give the message of a missing local file instead, so that
-            # the ledger's reason does not depend on where the source lies.
+            # NotADataset means that the object is missing. Raise what a missing local file raises, so that the ledger
+            # of a copy of the source in a store has the same reasons.
             except NotADataset as error:
                 raise Damage(f"cannot be read: {os.strerror(errno.ENOENT)}", self.printable_path) from error
             except OddKey as error:

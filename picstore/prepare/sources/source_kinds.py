@@ -22,7 +22,7 @@ GENERAL = ("folder", "list")
 # Kinds in the order in which ``recognize`` tries them; kinds of other packages are tried before GENERAL.
 KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "voc", "yolo", "coco", *GENERAL)
 
-# Module and name of a kind's SourceFormat; by default, the module has the name of the kind, and the format is FORMAT.
+# By kind of source, the module and name of its SourceFormat. A kind not listed is FORMAT in the module of its name.
 _FORMATS = {
     "imagenet": ("imagenet_tars", "FORMAT"),
     "index": ("index_in_place", "FORMAT"),

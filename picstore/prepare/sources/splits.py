@@ -60,7 +60,7 @@ def choose_split(items: Sequence[T], name: Callable[[T], str], split: str | None
     """
     names = [name(item) for item in items]
     found = [split_of_name(each) for each in names]
-    # If some names contain a usual word for a split, other names of numbered shards stand for splits too.
+    # If some names contain a usual word for a split, what precedes the shard number in other names is a split too.
     if any(found):
         numbered = [_NUMBERED.match(each.rpartition("/")[2].lower()) for each in names]
         others = [match and match[1].partition(".")[0] for match in numbered]

@@ -47,7 +47,7 @@ from picstore.storage.annotations import OWN
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import is_wide, text_lines
 
-_REPEATED = "repeated"  # key in ``Notes`` of the number of rows that name the same image as the row before
+_REPEATED = "repeated"  # key in ``Notes`` under which rows are counted that name the same image as the previous row
 _JSON_LINES = (".jsonl", ".ndjson")
 _PART_BYTES = 1 << 19  # bytes of a CSV per part, about 5,000 rows, which are listed in 0.1 s
 _EXTRA, _ATTACHMENTS = "extra", "attachments"
@@ -207,7 +207,7 @@ def _samples(
     for number, row in rows:
         row_name = f"{table} line {number}"
         if isinstance(row, str):
-            # The number of lines that were cut off is unknown; assume as many as the file still has.
+            # The file was cut off in this line. Assume that as many lines are lost as are left, ``number``.
             lost = number if row.startswith(CUT) else 0
             name, problem = printable(f"{table.name} line {number}"), f"line {number}: {row}"
             yield SourceSample(name, str(table), problem=problem, lost=lost)

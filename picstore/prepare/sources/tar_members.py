@@ -67,7 +67,7 @@ def _checked_size(header: bytes, file: str, offset: int) -> int:
     try:
         checksum = int(header[148:156].rstrip(b"\0 ") or b"-1", 8)
         field = header[124:136]
-        # GNU tar writes sizes from 8 GiB on in base 256.
+        # The size is in octal digits, or after the byte 0x80 a binary number: GNU tar writes sizes from 8 GiB on so.
         size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else int(field.strip(b"\0 ") or b"0", 8)
     except ValueError:
         checksum = size = -1

@@ -34,7 +34,7 @@ _MAX_VALUE = 1 << 16
 _MAX_FEATURES = 1 << 12  # largest number of features of an example
 _IMAGES = ("image/encoded", "image_raw", "image/raw", *IMAGE_FIELDS)
 _LABELS = ("image/class/label", "image/class/text", *LABEL_FIELDS)
-# Number of examples to try: if none of them has an image, the source is rejected.
+# Number of examples after which, if none of them has an image, the source is rejected.
 _TRIED = 1000
 _BOXES = "image/object/bbox/xmin"  # feature by which TensorFlow's detection API stores objects
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecs")

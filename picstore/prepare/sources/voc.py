@@ -29,7 +29,8 @@ from picstore.storage.location.resolve import Location, map_concurrently
 # Possible names of the folders of images and of annotations; the devkit's names come first.
 _IMAGES, _ANNOTATIONS = ("JPEGImages", "images"), ("Annotations", "annotations")
 _SETS = "ImageSets"
-# Attachment name by folder of segmentation images, whose pixels are class numbers or object numbers.
+# By folder of segmentation images, the name of the attachment that an image gets: pixels are numbers of classes or
+# objects.
 _MASKS = {"SegmentationClass": "mask", "SegmentationObject": "object_mask"}
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 _MAX_XML = 1 << 22  # largest size in bytes of an annotation file
@@ -169,7 +170,8 @@ def _choose_stems(folder: Location, layout: _Layout, split: str | None) -> list[
         return everything
     name = splits.require_split(str(split), lists, folder)
     lines = read_whole(lists[name], _MAX_SET).decode("utf-8-sig", "surrogateescape").splitlines()
-    # CVAT writes paths of images, the devkit writes stems. In a list for one class, a number follows the stem.
+    # A line begins with the image's path (by CVAT) or stem (by the devkit); a number after it, in a list for one class,
+    # is ignored.
     wanted = [line.split()[0].rpartition("/")[2] for line in lines if line.strip()]
     return sorted({each if each in layout.images else each.rpartition(".")[0] or each for each in wanted})
 
@@ -199,7 +201,10 @@ def _input(folder: Location, layout: _Layout, stem: str) -> Input:
 
 
 def _finish(one: Input, labels: Sequence[int], origin: int, notes: Counter[str]) -> Input:
-    """Return an input with final class numbers, and with boxes whose edges count from 0, clipped to the image."""
+    """Return an input with final class numbers, and with boxes clipped to the image, whose edges count from 0.
+
+    ``origin`` is the number of the file's first pixel, 0 or 1.
+    """
     if not one.extra:
         return one
     fields: dict[str, list[Any]] = json.loads(one.extra)

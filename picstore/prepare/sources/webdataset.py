@@ -44,7 +44,7 @@ _LABELS = ("cls", "cls2", "class")
 _JSON = ("json", "jsn")
 _TEXTS = frozenset(("txt", "text", "transcript", "id", "index", "inx", "count", *_LABELS))
 _PROBED_MEMBERS = 64  # number of members to read to distinguish a WebDataset from a tar of images
-# Prefixes of keys in ``notes``; the name of a split or a field follows the prefix.
+# Prefixes of the keys of ``notes`` that name a split among a tar's folders, or a field with a further image.
 _SPLIT, _FURTHER = "split ", "further image "
 _MAX_NAMED = 5  # largest number of fields that a message lists
 # Largest size in bytes of a JSON object that is read. The extra leaves out its largest fields if there is no room.
@@ -94,7 +94,7 @@ def list_webdataset(
     splits = [what.removeprefix(_SPLIT) for what in found.notes if what.startswith(_SPLIT)]
     if in_folders and not len(found):
         raise no_split(str(split), [name for name in splits if name], location)
-    # Folders named like splits are classes if some samples lie in no such folder.
+    # Refuse to mix splits. But if some samples lie in no folder named like a split, such folders are classes.
     if split is None and len(splits) > 1 and "" not in splits:
         refuse(splits, location)
     further = {what: note for what, note in found.notes.items() if what.startswith(_FURTHER)}
@@ -155,7 +155,7 @@ def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[Source
     """Yield a tar's samples; add to ``notes`` the splits named by folders in the tar, and "" for any other sample."""
     labels = RowLabels(tar.label_field, always=(*_LABELS, "label"))
     with SourceFile(tar.location) as file:
-        # Files ._x by macOS and __index__ by webdataset are not members of samples.
+        # Skip members that belong to no sample: macOS writes files ``._x``, webdataset writes ``__index__``.
         members = (m for m in members_of(str(tar.location)) if not os.path.basename(m.name).startswith(("._", "__")))  # noqa: PTH119
         # In a truncated tar, ``members`` raises Damage before the last sample is yielded, whose label may be missing.
         for key, group in itertools.groupby(members, key=lambda member: split_name(member.name)[0]):

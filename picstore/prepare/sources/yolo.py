@@ -147,7 +147,7 @@ def _find_trees(folder: Location) -> dict[str, _Tree]:
 
 
 def _divided(folder: Location, names: Iterable[str]) -> list[str]:
-    """Return the names, of ``names``, of sub-folders for splits that hold folders ``images`` and ``labels``."""
+    """Return which of the sub-folders ``names`` are named like splits and hold folders ``images`` and ``labels``."""
     found = [name for name in names if splits.split_of_word(name)]
     return [
         name
@@ -181,7 +181,7 @@ def _pairs(tree: _Tree, notes: Counter[str]) -> list[_Pair]:
             elif not lower.endswith((".cache", ".yaml", ".yml", *_NAMES)):
                 notes["file that is neither an image nor a label file: left out"] += 1
     stems = set(map(_stem, images))
-    # Stems of text files that may be a readme, class names or a list of images instead of a label file.
+    # Stems of text files that, without an image of this stem, are not label files but a readme, class names or a list.
     of_others = {
         stem
         for stem, file in labels.items()
@@ -234,7 +234,7 @@ def _require_labels(folder: Location, pairs: Sequence[_Pair], notes: Mapping[str
 
 
 def _finish(one: Input, fields: set[str]) -> Input:
-    """Remove target fields that are empty in all inputs (not in ``fields``); set ``targets`` to the others' forms."""
+    """Keep boxes and the target fields in ``fields``, which some input has; state their forms in ``Input.targets``."""
     if not one.extra:
         return one
     found: dict[str, Any] = json.loads(one.extra)

@@ -16,7 +16,7 @@ from picstore.storage.location.text_files import text_of_file
 _MAX_YAML = 1 << 20  # largest size in bytes of data.yaml; 21,841 names of ImageNet take 600 KB
 _MAX_CLASS = 1 << 20  # largest number of classes
 _MAX_KEYPOINTS = 1 << 12  # largest number of keypoints per object
-# Tolerance for coordinates beyond 0 and 1, as in Ultralytics; rounding may cause such coordinates.
+# Largest distance by which a coordinate, a fraction of the image's side, may lie outside 0 to 1, as in Ultralytics.
 _BEYOND = 0.01
 # Decimal places to which normalized coordinates are rounded, because sums and differences have rounding errors.
 _DECIMALS = 9
@@ -24,7 +24,7 @@ _DECIMALS = 9
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Meaning of a label line: class names (empty if unknown), and number of keypoints and of values per keypoint."""
+    """Meaning of label lines: class names by number (empty if unknown), and (keypoints per object, values of each)."""
 
     names: Sequence[str] = ()
     keypoints: tuple[int, int] | None = None

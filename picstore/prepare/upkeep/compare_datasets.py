@@ -99,7 +99,7 @@ def _repeated(hashed: Hashes, distance: int) -> int:
 
 
 def _known(dataset: Dataset) -> dict[str, Array]:
-    """Return, by name, columns ``width``, ``height``, ``bytes`` and ``sampling`` of all undamaged index entries."""
+    """Return, by name, ``width``, ``height``, ``bytes`` and ``sampling`` of all images with undamaged index entries."""
     facts: Table = dataset.facts()
     facts = facts[facts["id"] != -1]
     return {name: facts[name] for name in (*_SIZES, "sampling")}
@@ -116,7 +116,7 @@ def _qualities(dataset: Dataset, sampled: int) -> Iterable[int]:
 
 
 def _distribution(name: str, one: Array, other: Array, *, edges: F64 | None = None) -> Distribution:
-    """Count both datasets' values in the same bins; return the bins' edges, and each dataset's counts and median."""
+    """Count both datasets' values, such as widths, in the same bins; return the bins' edges, and counts and medians."""
     edges = bin_edges(np.concatenate([one, other])) if edges is None else edges
     return Distribution(
         name=name,

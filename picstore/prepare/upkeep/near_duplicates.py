@@ -32,7 +32,8 @@ from picstore.storage.dataset import Dataset
 COLUMN = "phash"
 # Default distance in bits, whose recall and precision docs/archive/duplicates-2026-11.md states.
 DEFAULT_DISTANCE = 6
-# Largest distance for which the search flips at most 3 bits of a hash's band; a fourth bit costs 8,000 more look-ups.
+# Largest distance in bits: above it, the search would flip 4 instead of 3 bits of a hash's band (third of its bits),
+# with 8,000 more look-ups.
 MAX_DISTANCE = 11
 
 _BITS = 22  # number of bits of the widest of the three bands of bits by which hashes are searched
@@ -117,7 +118,7 @@ def hash_containers(task: _HashTask, on_progress: ProgressCallback) -> Hashes:
 
 
 def _joined(parts: Iterable[Hashes]) -> Hashes:
-    """Join hashes in ascending order of ids, so that a shuffled copy of a dataset has the same result."""
+    """Join the hashes of containers, sorted by image id, so that a shuffled copy of a dataset gives equal arrays."""
     ids, hashes = (np.concatenate(each) for each in zip(_NONE, *parts, strict=True))
     order = np.argsort(ids, kind="stable")
     return Hashes(ids[order], hashes[order])
@@ -126,7 +127,7 @@ def _joined(parts: Iterable[Hashes]) -> Hashes:
 def _hash_container(dataset: Dataset, number: int, on_progress: ProgressCallback) -> Hashes:
     try:
         return _kept_hashes(dataset, number) or _hash_records(dataset, number)
-    except (Damage, NotADataset):  # Leave it to `verify` to report a damaged container or a missing file.
+    except (Damage, NotADataset):  # Skip a damaged container or a missing file, which `verify` reports.
         return _NONE
     finally:
         on_progress(int(dataset.live.counts[number]))
@@ -217,7 +218,7 @@ def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple
     "Tuple((int64[:, ::1], int64[::1])), Tuple((int64, boolean)), UniTuple(int64[::1], 2))"
 )
 def find_nearest_each(queries, tables, nearby, limits, found):
-    """Find each query's nearest hash; if ``leaders``, find each hash's nearest leader among the earlier hashes."""
+    """Find each query's nearest hash; if ``leaders``, queries are the hashes, and only previous leaders count."""
     hashes, orders, starts, used = tables
     bands, flips = nearby
     distance, leaders = limits

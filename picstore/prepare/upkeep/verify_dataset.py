@@ -77,7 +77,7 @@ class CheckedFile:
 
     @classmethod
     def join(cls, findings: list[DamagedPlace], ids: list[I64]) -> CheckedFile:
-        """Build the result of a file from its damage and from arrays of undamaged records' ids, one per container."""
+        """Build the result for a file from its damage, and the ids of undamaged records, an array per container."""
         return cls(findings, np.concatenate([np.zeros(0, np.int64), *ids]))
 
 
@@ -135,7 +135,7 @@ def _check_counts(
     remarks: list[str],
     references: ReferencesRoot | None,
 ) -> None:
-    """Check the stored numbers of records by label; if ``findings`` is empty, compare them with the records."""
+    """Check the file of record counts by label; if ``findings`` is empty, also compare the counts with the records."""
     name = counts_name(manifest).rpartition("/")[2]
     try:
         kept = read_counts(folder, manifest)
@@ -160,7 +160,7 @@ def _max_pixels(manifest: Manifest) -> int:
 def _check_edits(
     root: Location, manifest: Manifest, rows: Table | None, findings: list[DamagedPlace]
 ) -> LiveRecords | None:
-    """Check the files in ``edits/``, and add damage to ``findings``; return the undeleted records, None if unknown."""
+    """Check the files in ``edits/``, add damage to ``findings``, and return which records are live; None if unknown."""
     live: LiveRecords | None = None
     edits = manifest.edits or Edits()
     for npy_file in edits.npy_files:
@@ -241,7 +241,7 @@ def check_file(task: FileCheck, on_progress: ProgressCallback) -> CheckedFile:
 
 
 def _check_recovered(task: FileCheck, findings: list[DamagedPlace], on_progress: ProgressCallback) -> CheckedFile:
-    """Check a file if its footer and the dataset's index are damaged: recover containers, report missing records."""
+    """Check a file whose containers neither footer nor index list, as both are damaged: search it for containers."""
     ids = []
     found = 0
     name = file_name(task.entry.stream, task.entry.file)
@@ -281,7 +281,7 @@ def _check_container(container: Container, task: FileCheck, deleted: I64) -> lis
             problem = _decode_problem(container, k, max_pixels)
         lost = 1 if problem else 0
         if not problem and max_pixels is not None:
-            # Wrong entry points and masks lose no pixels, so the record is not lost.
+            # Wrong entry points or masks damage no pixels, so the record does not count as lost.
             problem = _wrong_entry_points(container, k)
             problem = problem or _wrong_mask(container, k, task.maps)
         if problem:
