@@ -168,7 +168,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         lanes = int(self._lanes.values[0])
         if lanes != self._order.lanes:
             self._order = self._order.with_lanes(lanes)
-            self._runner.drop_begun()  # The next epoch's batches were begun with the previous number.
+            self._runner.drop_begun()  # The next epoch's batches were begun with the previous number of lanes.
             if not self._own_budget:
                 self._runner.set_budget(self._default_budget())
         return self._order

@@ -40,7 +40,7 @@ from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetc
 from picstore.train.pipeline.stats import StatsCounter
 
 AHEAD = 3  # Maximum number of batches, filled or being filled, that the consumer has not taken.
-# Maximum number of batches after those AHEAD batches whose containers are read in advance, if the budget allows.
+# Maximum number of further batches, after those AHEAD, for which containers are read early if the budget allows it.
 MAX_REQUESTS = 32
 
 
@@ -242,7 +242,7 @@ class Pipeline:
         return found
 
     def _set_aside(self, request: BatchRequest, containers: ReadContainers) -> None:
-        """Copy what later batches need of the containers that lanes (parts of the epoch) leave after this batch."""
+        """Copy records that later batches need from containers that lanes (the epoch's parts) leave after this one."""
         for wanted in request:
             for run in wanted.leaving:
                 if len(run.records):
@@ -329,7 +329,7 @@ class SetAside:
         self._waiting[key] = _Waiting(records, samples, container)
 
     def take(self, key: EpochContainer, samples: int) -> ReadResult:
-        """Return the records set aside of a container for a batch's ``samples`` samples; forget them after the last."""
+        """Return a container's set-aside records for ``samples`` samples of a batch; forget them after the last."""
         waiting = self._waiting.pop(key)
         if waiting.samples > samples:
             self._waiting[key] = _Waiting(waiting.records, waiting.samples - samples, waiting.held)

@@ -55,7 +55,7 @@ class MadeBatch:
         if self.event is not None:
             stream = torch.cuda.current_stream(self.batch.labels.device)
             stream.wait_event(self.event)
-            # Without this call, torch might reuse the memory while the consumer's kernels read it.
+            # Without this call, torch might reuse the batch's memory while the consumer's kernels still read it.
             self.batch.record_stream(stream)
         return self
 

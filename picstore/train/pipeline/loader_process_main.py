@@ -44,7 +44,7 @@ from picstore.train.pipeline.loader_process import AHEAD, Message, SequenceShare
 from picstore.train.pipeline.stats import StatsCounter
 
 _PARENT_SECONDS = 1.0  # seconds between checks that the parent lives
-# Seconds to exit by itself after the parent's death; docs/reference/loader.md promises an end within 5 seconds.
+# Seconds from noticing the parent's death to ending this process; docs/reference/loader.md promises at most 5 in all.
 _LAST_SECONDS = 3.0
 
 

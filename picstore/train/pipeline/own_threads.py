@@ -196,7 +196,7 @@ class FillingBatch:
         except BaseException as error:  # The future raises the error for the consumer.
             finished.set_exception(error)
         finally:
-            del self._fill, self._complete, finished, errors  # An error's traceback may keep this frame's names.
+            del self._fill, self._complete, finished, errors  # An error's traceback may keep this frame in memory.
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class RemoteWorker:
     def __init__(self) -> None:
         self._counter = StatsCounter()
         self._buffers = BufferPools()
-        self._pipelines: dict[int, Pipeline | Exception] = {}  # by key of a span (range of batches)
+        self._pipelines: dict[int, Pipeline | Exception] = {}  # pipeline or error of each span of batches, by key
         self._sending: HostBatch | None = None  # The latest batch, kept alive because Ray is copying its memory.
 
     def open(self, wanted: Mapping[str, str], pickled: bytes) -> Exception | None:

@@ -129,7 +129,7 @@ class PipelineRunner:
 
             pickle_spec(self._spec)  # Raise errors of pickling before anything is started.
         self._open = Closables()  # What ``close`` ends: pipelines, processes and workers, also of iterators in use.
-        # Batches started for the next iteration: process id, position of the iteration, and batches.
+        # Batches started for the next iteration: process id, the position where it begins, and their iterator.
         self._begun: tuple[int, tuple[int, int], Delivery] | None = None
 
     @property
@@ -236,7 +236,7 @@ class PipelineRunner:
 
     def _in_threads(self, span: Span) -> HostSource:
         spec, workers = self._spec, Worker.current().count
-        if self._count > 1 and not self._own.whole_budget:  # A DataLoader's worker has one process's share.
+        if self._count > 1 and not self._own.whole_budget:  # A DataLoader's worker has one process's share of budget.
             budget = spec.resources.budget // self._count
             spec = replace(spec, resources=replace(spec.resources, budget=budget))
         if self._threads is None and workers:

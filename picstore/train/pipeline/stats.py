@@ -63,7 +63,7 @@ class StatsCounter:
 
     @property
     def stats(self) -> Stats:
-        """The current sums."""
+        """The sums up to now."""
         with self._lock:
             return Stats(**self._sums)
 

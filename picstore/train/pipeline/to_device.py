@@ -36,7 +36,7 @@ from picstore.train.pipeline.own_threads import ThreadPool, close_at_exit
 logger = logging.getLogger("picstore")
 
 STREAMS = 2  # Number of CUDA streams: 2, because the kernels of one batch do not fill a GPU.
-_STARTED = 2  # If fewer batches than this are started and not taken, the next does not wait for more to start with.
+_STARTED = 2  # If fewer batches than this are started and not taken, the next batch does not wait for more to join it.
 
 
 def most_ahead(make: BatchMaker) -> int:
