@@ -273,7 +273,7 @@ def _dirichlet(alpha: float, count: int, random: BatchRandom) -> F64:
 
 
 def _gamma(alpha: float, random: BatchRandom) -> F64:
-    """Draw gamma variates of shape ``alpha``, float64 (n,).
+    """Draw a number for each image from the gamma distribution with shape parameter ``alpha``: float64 (n,).
 
     The method is that of Marsaglia and Tsang, "A simple method for generating gamma variables".
     """

@@ -15,7 +15,7 @@ from picstore.storage.dataset import Dataset
 from picstore.train.transforms.arguments import checked_size
 from picstore.train.transforms.constructed import Value
 
-_MAX_BUCKETS = 256  # because the index of a record's bucket is stored in a byte
+_MAX_BUCKETS = 256  # maximum number of buckets, because a byte holds the index of a record's bucket
 _CHUNK = 1 << 16  # number of images to sort into buckets at a time, so that their sizes fit into the CPU's cache
 
 
@@ -88,7 +88,7 @@ class Buckets(Value):
         return cls([*{size for pair in within for size in (pair, pair[::-1])}], transform, **options)
 
     def buckets_of(self, dataset: Dataset) -> U8:
-        """Return the index of each record's bucket: uint8 (records,)."""
+        """Return the index of the bucket of each record, chosen by its aspect ratio: uint8 (records,)."""
         return dataset.derive(self.ratios.assign_facts, np.uint8)
 
     def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:

@@ -121,7 +121,7 @@ def _plain(value: Any) -> Any:
 
 
 def show(value: Any) -> str:
-    """Format an argument as Python code."""
+    """Format an argument of a constructor as Python code, for a repr."""
     if type(value) in (list, tuple):
         inner = ", ".join(map(show, value)) + "," * (len(value) == 1 and type(value) is tuple)
         return f"[{inner}]" if type(value) is list else f"({inner})"

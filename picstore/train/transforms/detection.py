@@ -190,7 +190,7 @@ def _overlaps(crops: F64, boxes: F64) -> F64:
 
 
 def _hold_centers(crops: F64, boxes: F64) -> Bools:
-    """Return whether each crop holds the center of each box of the same image: bool (n, t, m).
+    """Return whether each of t crops holds the center of each of m boxes of the same image: bool (n, t, m).
 
     ``crops`` (n, t, 4) and ``boxes`` (n, m, 4) are as in ``_largest_overlap``.
     """

@@ -140,7 +140,7 @@ class Steps:
         name = name or type(transform).__name__
         if name == "Compose":
             self.read(list(transform.transforms))
-        elif name == "ImageClassification":  # the preprocessing that belongs to pretrained weights
+        elif name == "ImageClassification":  # torchvision's preprocessing for pretrained weights
             for each in ("Resize", "CenterCrop", "Normalize"):
                 self._add(_preset_step(transform, each))
         elif name in _CONVERSIONS:

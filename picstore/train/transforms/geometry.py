@@ -98,7 +98,7 @@ class Geometry:
     ) -> Geometry:
         """Return the geometry of images cropped at whole pixels, perhaps mirrored, and resized to ``size``.
 
-        The properties ``box``, ``reach`` and ``upright`` are set here, because 60 NumPy operations would compute them.
+        The properties ``box``, ``reach`` and ``upright`` are set here, to save 60 NumPy operations.
         """
         n = len(size)
         made = cls(
@@ -155,12 +155,12 @@ class Geometry:
 
     @cached_property
     def grid_box(self) -> F64:
-        """``box``, rounded to multiples of 1 / ``GRID`` pixels."""
+        """``box``, rounded to multiples of 1 / ``GRID`` pixels, so that sums with whole pixels are exact."""
         return _on_grid(self.box)
 
     @cached_property
     def grid_matrix(self) -> F64:
-        """``matrix``, rounded to multiples of 1 / ``GRID`` pixels."""
+        """``matrix``, rounded to multiples of 1 / ``GRID`` pixels, so that sums with whole pixels are exact."""
         return _on_grid(self.matrix)
 
     @cached_property

@@ -140,7 +140,7 @@ class CutMix(_Mix):
 
 
 def _average(values: Tensor, weight: float) -> Tensor:
-    """Return weight × row + (1 − weight) × previous row, for each row, with products and sum rounded one by one.
+    """Return weight × row + (1 − weight) × previous row, for each image or label (row); round each product and the sum.
 
     ``add_(alpha=...)`` would fuse product and sum on some devices, and batches would differ between devices.
     """
@@ -148,7 +148,7 @@ def _average(values: Tensor, weight: float) -> Tensor:
 
 
 def _span(center: int, extent: int, weight: float) -> tuple[int, int]:
-    """Return the start and the end of CutMix's box along one axis, in pixels, rounded as in torchvision."""
+    """Return start and end of CutMix's box along an axis of ``extent`` pixels, rounded as in torchvision."""
     half = int(0.5 * math.sqrt(1 - weight) * extent)
     return max(center - half, 0), min(center + half, extent)
 

@@ -20,7 +20,7 @@ HUE = 4  # operand: turn of the hue, −0.5 to 0.5
 SOLARIZE = 5  # operand: threshold; grey levels at or above the threshold are inverted
 POSTERIZE = 6  # operand: 256 / number of levels to keep
 SOLARIZE_ADD = 7  # operands: number to add to levels below a limit, and the limit
-PERMUTE = 8  # operands: indices of the channels that become red and green
+PERMUTE = 8  # operands: indices of the channels that become red and green; the third becomes blue
 LAST_POINTWISE = 8
 
 AUTOCONTRAST = 9

@@ -43,7 +43,7 @@ class EpochStages:
     firsts: tuple[int, ...] = (0,)
 
     def stage(self, epoch: int) -> int:
-        """Return the index of an epoch's stage."""
+        """Return the index of the stage to which an epoch belongs."""
         return bisect_right(self.firsts, epoch) - 1
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:

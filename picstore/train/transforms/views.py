@@ -78,7 +78,7 @@ class ViewGroup:
 
     @property
     def needs_boxes(self) -> bool:
-        """Whether the geometry depends on the boxes of the objects in an image."""
+        """Whether any geometric transform depends on the boxes of an image's objects."""
         return any(getattr(transform, "needs_boxes", False) for transform in self.geometry)
 
 
