@@ -64,7 +64,7 @@ class Report(Result):
     Attributes:
         microseconds: time that each stage takes for an image in one thread.
         images: number of images that were measured.
-        bytes: size of the containers that were read for these images.
+        bytes: size in bytes of the containers that were read for these images.
         threads: number of the loader's decoding threads.
         rate: images/s of the loader.
         stats: statistics of the loader for these images.

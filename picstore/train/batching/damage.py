@@ -28,7 +28,7 @@ def next_sound(numbers: I64, sound: I64) -> I64:
 
 
 def replace_damaged(batch: HostBatch, problems: Mapping[int, Damage]) -> None:
-    """Copy the next sound sample of the same source to each slot with a problem; raise the problem if none is sound."""
+    """Copy to each slot (place in the batch) with a problem its source's next sound sample; raise if none is sound."""
     for slot, replacement in replacements(batch.source, problems).items():
         _copy_sample(batch, replacement, slot)
 

@@ -96,7 +96,7 @@ class DatasetOrder:
         return np.where(samples < division.start(last + 1), epochs * division.batches + batches, -1)
 
     def lanes_of(self, source: int, numbers: I64) -> tuple[I64, I64 | int]:
-        """Return the lane of each sample, see :meth:`SteppedOrder.lanes_of`."""
+        """Return the lane (part of the epoch) of each sample, and 0, see :meth:`SteppedOrder.lanes_of`."""
         return numbers % self.shard.records % self.lanes, 0
 
     def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:

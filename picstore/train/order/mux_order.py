@@ -193,7 +193,7 @@ class MuxOrder:
         return self.schedule.batches_of(source, numbers)
 
     def lanes_of(self, source: int, numbers: I64) -> tuple[I64, I64 | int]:
-        """Return the lane and turn of each sample, see :meth:`SteppedOrder.lanes_of`."""
+        """Return the lane (part of the epoch) and turn of each sample, see :meth:`SteppedOrder.lanes_of`."""
         return self.rank_shares.lanes_of(numbers, self.records[source])
 
     def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:
