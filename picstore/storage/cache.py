@@ -89,7 +89,7 @@ class Cache:
         self.limit = parse_size(limit)
         digest = hashlib.sha256(str(root.absolute()).encode("utf-8", "surrogatepass")).hexdigest()
         self._own = self.folder / f"{dataset}-{digest[:16]}"
-        # By process id, because a forked process inherits this dictionary, but must count its own bytes in its _Room.
+        # Key: process id, because a forked process inherits this dictionary, but may not use its parent's byte budget.
         self._rooms: dict[int, _Room] = {}
         self._full_until = 0.0
         self._warned = False

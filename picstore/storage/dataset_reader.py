@@ -116,7 +116,7 @@ class ContainerReader:
         return reader
 
     def stream_source(self, stream: int) -> tuple[Root, int, RecordShift]:
-        """Return a stream's dataset folder, the stream's number there, and the shift of its records' ids and labels."""
+        """Return the folder of a stream's dataset, the stream's number there, and the shift of ids and labels."""
         return self.root, stream, self._shift or NO_SHIFT
 
     def container_ref(self, number: int) -> ContainerRef:
@@ -342,7 +342,7 @@ class ContainerReader:
         return collect_facts(self.rows["records"], self.index, take, dtype)
 
     def _read_cached(self, cache: Cache, number: int, allocate: Allocate) -> Container | None:
-        """Read a container from the cache; return None if it is not there, or damaged, and then remove it there."""
+        """Read a container from the cache; return None if the cache has none, or a damaged one, which is removed."""
         ref = self.container_ref(number)
         buffer = cache.read(ref, int(self.rows[number]["size"]), allocate=allocate)
         if buffer is None:

@@ -82,7 +82,7 @@ NO_SHIFT = RecordShift()
 
 
 def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequence[str]) -> list[RecordShift]:
-    """Return the shift of each dataset from its ids and labels to those in the joined dataset.
+    """Return for each dataset the RecordShift from its ids and labels to those in the joined dataset.
 
     ``ids_ends`` holds for each dataset a number above all its ids, ``names`` its name for messages. Raise UsageError
     if only some datasets have class names, two classes of a dataset cannot be told apart by name, attachments differ,

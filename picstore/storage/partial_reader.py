@@ -77,7 +77,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class PartialRead:
-    """Plan to read parts of a container whose tables are in memory: ``pieces`` of its file fill ``buffer``."""
+    """Plan to read parts of a container whose tables are in memory, by reading ``pieces`` of its file to ``buffer``."""
 
     container: Container
     pieces: list[Piece]
@@ -90,7 +90,7 @@ class PartialRead:
         self._finish()
 
     def run_cached(self, path: Location) -> bool:
-        """Run the plan and return True if all pieces are in the page cache; see :meth:`Location.read_cached`."""
+        """Do as :meth:`run`, and return True, if all pieces are in the system's page cache; else return False."""
         done = path.read_cached(self.pieces)
         if done:
             self._finish()
@@ -281,7 +281,7 @@ class TableReader:
 
     def __init__(self, rows: Table) -> None:
         self._rows = rows
-        self._share = 0.0  # largest share that tables took of a container so far, up to _MAX_TABLES_SHARE
+        self._share = 0.0  # largest share of a container's bytes before the payload so far, up to _MAX_TABLES_SHARE
         self._kept: dict[int, Container] = {}
         self._kept_bytes = 0
 

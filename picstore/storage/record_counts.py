@@ -152,7 +152,7 @@ def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) ->
         raise NotADataset(f"{file} has the counts of another version of the dataset")
     if header.records != records:
         raise Corrupt(f"the counts are of {counted(header.records, 'record')}; the dataset has {records}", file)
-    if header.rows > records:  # Impossible, because each label has at least one record.
+    if header.rows > records:  # More labels than records are impossible, because each label listed has a record.
         raise TooLarge(f"the counts have {counted(header.rows, 'row')} for {counted(records, 'record')}", file)
     raw = read_at(path, layout.SEALED, header.rows * layout.COUNT_ROW.itemsize, file=file)
     if crc32c(raw) != header.rows_crc:

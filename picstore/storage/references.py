@@ -124,7 +124,7 @@ def _lies_in(path: str, folder: str) -> bool:
 
 
 def indexed_folder(where: Where) -> tuple[Location, ...]:
-    """Return (folder,), the images' folder of a local index, if named by absolute path or URL; else an empty tuple."""
+    """Return (folder,), the folder of a local index's images, if the index states its absolute path or URL; else ()."""
     location = locate(where)
     if not isinstance(location, Folder) or not (location / MANIFEST).is_file():
         return ()

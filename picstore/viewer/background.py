@@ -56,7 +56,7 @@ class Background(Generic[R]):
             return self._report
 
     def begin(self, report: R, work: Callable[[], dict[str, Any]]) -> R:
-        """Run ``work`` in a thread, and return the first report; ``work`` returns fields by name of the final report.
+        """Run ``work`` in a thread, and return the first report; ``work`` returns the final report's fields by name.
 
         Raise UsageError if work is running.
         """

@@ -59,7 +59,7 @@ def draw_views(
                 width, height = geometry.size[row].tolist()
                 made.append(
                     {
-                        # Group of the transform ``Views``, "" if the transforms are a plain list; index of the view.
+                        # Name of the group of ``Views``, "" for a plain list of transforms; index of the view in it.
                         "group": group.name,
                         "view": view,
                         "slot": slot,

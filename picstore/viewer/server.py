@@ -233,7 +233,7 @@ async def _answered(request: Request, respond: Callable[[Query], Response]) -> R
 
     async def watch() -> None:
         while (await request.receive())["type"] != "http.disconnect":
-            continue  # Ignore messages with the request's body.
+            continue  # The message has bytes of the request's body, which no answer needs.
         query.gone.set()
 
     watching = asyncio.ensure_future(watch())

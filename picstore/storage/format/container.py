@@ -34,7 +34,7 @@ class ContainerRef:
     ordinal: int = 0
 
     def corrupt(self, what: str, offset: int = 0) -> Corrupt:
-        """Return the error for damage at ``offset`` bytes from the container's beginning."""
+        """Return a Corrupt error, with the message ``what``, for damage at ``offset`` in the container."""
         return Corrupt(what, self.name, self.offset + offset)
 
 
@@ -260,7 +260,7 @@ class Container:
         )
 
     def stored_rows(self, k: int) -> StoredRows | None:
-        """Return ends and checksums of the tile rows of record ``k``'s image; None if not stored or not usable."""
+        """Return ends and checksums of the tile rows of record ``k``'s image; None if either cannot be determined."""
         if k not in self.tile_rows:
             crcs = stored_checksums(self.index, self.segments, k)
             ends = None if crcs is None else row_ends(self.info(k), int(self.index["length"][k]))
