@@ -97,7 +97,7 @@ def decode_tiles(
     Args:
         tables: segment tables of each batch, which must not change before ``DecodeStatus.wait`` has returned.
         device: a GPU, or the CPU with Triton's interpreter.
-        locked: for each batch, whether its tables' block is page-locked; a copy is page-locked for any other block.
+        locked: for each batch, whether its tables' memory is page-locked; others are first copied to such memory.
 
     Returns:
         The images of all batches in turn, and the images' status. Rows of pixels begin at multiples of 4 bytes. An

@@ -150,7 +150,7 @@ def checked_padding_mode(mode: str, transform: str) -> int:
 
 
 def checked_interpolation(interpolation: Any, transform: str) -> tuple[int, ...]:
-    """Return the interpolation codes (see ``kernels/filters.py``) from which each image gets one.
+    """Return interpolation codes (see ``kernels/filters.py``), of which one is drawn for each image.
 
     ``interpolation`` is a name, a member of torchvision's or Pillow's enumeration, a member's number, a sequence of
     these, or ``"random"`` for bilinear and bicubic.

@@ -78,7 +78,7 @@ class ColorProgram:
     def concatenate(cls, programs: Sequence[ColorProgram], order: I64) -> ColorProgram:
         """Join programs for different images into one program.
 
-        Image i of the result is image order[i] of all images of ``programs``, in one sequence.
+        Image i of the result is image order[i] in the sequence of all images of ``programs``.
         """
         width = max(program.opcode.shape[1] for program in programs)
         concatenated = []

@@ -120,7 +120,7 @@ class Geometry:
     def concatenate(cls, geometries: Sequence[Geometry], order: npt.ArrayLike) -> Geometry:
         """Join geometries of different images into one.
 
-        Image i of the result is image order[i] of all images of ``geometries``, in one sequence.
+        Image i of the result is image order[i] in the sequence of all images of ``geometries``.
         """
         chosen = np.asarray(order, dtype=np.int64)
         most = max(each.edges.shape[1] for each in geometries)

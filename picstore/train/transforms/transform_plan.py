@@ -64,7 +64,7 @@ def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[st
 
     Args:
         names: fields of the extra, attachments or columns.
-        columns: names of columns of other datasets of a mux, which this dataset may lack.
+        columns: names of columns of other datasets of a mux (mixture of datasets), which this dataset may lack.
 
     Raises:
         UsageError: the dataset has no such target, or a name is an attachment of one dataset of a mux and a column of
