@@ -22,7 +22,7 @@ _MOST_FORMATS = 10
 # Largest number of groups of near-duplicates to print, and of near-duplicates to print in each group.
 _MOST_DUPLICATES = 20
 _MOST_CLASSES = 4
-# ``info`` advises a shuffled copy if an epoch would read less than this fraction of the present bytes from it.
+# ``info`` advises a shuffled copy if an epoch would read from the copy less than this fraction of the bytes read now.
 _WORTH_COPYING = 0.8
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from picstore.arrays import F64, Array, Bools
 
 _BINS = 40
-# Smallest ratio of largest to smallest value for which bins are spaced evenly on a logarithmic scale, not a linear one.
+# Ratio of a column's largest to smallest value from which bins have equal widths on a logarithmic, not a linear scale.
 _WIDE = 12.0
 # Names of the columns that ``summarize`` counts.
 SUMMARIZED = ("label", "width", "height", "bytes")

@@ -48,13 +48,13 @@ COUNTS_MAGIC = b"PICCOUNT"
 SAMPLINGS = ("", "grey", "444", "422", "440", "420")  # chroma subsamplings, by code in an index entry
 # Width and height in pixels of a JPEG's MCU, by index in SAMPLINGS (T.81, A.2); (0, 0) for other subsamplings.
 MCU_SIZES = ((0, 0), (8, 8), (8, 8), (16, 8), (8, 16), (16, 16))
-# Flag of an index entry: row checksums follow the record's segment lengths in the segment table.
+# Flag of an index entry: in the segment table, CRCs of the image's rows of restart tiles follow its segment lengths.
 ROW_CRCS = 1
 # Flag of an index entry: the image is not an upright JPEG, but a file of any format, decoded as ``convert`` does.
 FOREIGN = 2
 # Flag of an index entry: entry points follow the record's segment lengths and row checksums in the segment table.
 ENTRY_POINTS = 16
-# The two bits of an index entry's flags from this bit on are an index into ENCODE_PATHS.
+# Position of the lower of two bits in an index entry's flags, which together are an index into ENCODE_PATHS.
 ENCODE_PATH_SHIFT = 2
 # Ways in which a conversion made the stored image; "" means unknown.
 ENCODE_PATHS = ("", "lossless", "reencoded", "")

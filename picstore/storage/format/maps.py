@@ -43,7 +43,7 @@ _PNG_FORMS = dict.fromkeys(((3, 1), (3, 2), (3, 4), (3, 8), (0, 8)), ("uint8", 1
 }
 # Pillow's mode of a map that may be written as PNG, by dtype and number of channels.
 _PNG_MODES = {("uint8", 1): "L", ("uint16", 1): "I;16", ("uint8", 3): "RGB", ("uint8", 4): "RGBA"}
-# Level at which zstd compresses blocks: a map of smooth depth takes 1 % more bytes than as PNG; at level 3, 14 % more.
+# Level at which zstd compresses blocks. A map of smooth depth then has 1 % more bytes than a PNG; at level 3, 14 %.
 _LEVEL = 5
 _PNG_KEPT = (b"PLTE", b"IDAT", b"IEND")
 
