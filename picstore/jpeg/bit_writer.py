@@ -76,7 +76,7 @@ def _copy_bits(address, first, end, accumulator, pending, target):
 
 @inlined
 def _append_dc(difference, table, codes, lengths, accumulator, pending, target):
-    """Append the code and value of a DC difference (T.81, F.1.2.1); return the same as ``append_bits``."""
+    """Append the code and value of a DC difference (T.81, F.1.2.1); return what ``append_bits`` returns."""
     size = bit_length(difference)
     if difference < 0:
         difference += (1 << size) - 1
@@ -98,7 +98,7 @@ def flush_bits(accumulator, pending, target):
 
 @device_function
 def _fill_codes(tables, codes, bits):
-    """Write each symbol's code in each DC table to ``codes``, and the code's length to ``bits`` (T.81, C.1 and C.2)."""
+    """Write code and number of bits of each DC table's symbols to ``codes`` and ``bits`` (T.81, C.1 and C.2)."""
     for k in range(tables.shape[0]):
         code = index = 0
         for length in range(1, MAX_CODE_BITS + 1):

@@ -20,14 +20,15 @@ from picstore.kernels.jit import array_at, device_function, inlined, kernel, loa
 DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_SEGMENT, LEFT = range(11)
 # Further columns of a scan's row, which the kernel fills. DAMAGE: negative code of damage, or 0. UNTIL: number of
 # blocks of the segment not yet read. LIMIT: offset in the data, in bits, of the segment's end. PLANS: first column of
-# the plans.
+# the plans; a plan names the tables to read one block of an MCU.
 DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
-# A plan is a group of six columns of a scan's row that describes how to read one block of an MCU and begin the next
-# block. AC, NEXT_DC, NEXT_PLAN: addresses of the block's AC table, the next block's DC table and the next block's plan.
+# Fields of a plan, six columns of a scan's row that describe how to read one block of an MCU and begin the next block.
+# AC, NEXT_DC, NEXT_PLAN: addresses of the block's AC table, the next block's DC table and the next block's plan.
 # AC_NUMBER, NEXT_DC_NUMBER: indices of the two tables. SCAN: address of the row. Without plans, an image took 20 µs
 # longer.
 AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
-# Number of columns of a plan; and number of plans in a row, because an MCU of training JPEGs has at most 6 blocks.
+# Number of columns of a plan (fields that describe how to read one block of an MCU), and number of plans in a row: an
+# MCU of training JPEGs has at most 6 blocks.
 _PLAN_COLUMNS, _MAX_BLOCKS = 6, 6
 SCAN_COLUMNS = PLANS + _PLAN_COLUMNS * _MAX_BLOCKS
 
@@ -71,7 +72,7 @@ def find_block_starts(scans):
     """Find the bit at which each block of each scan begins, and the block's DC difference.
 
     Args:
-        scans: rows that :func:`describe_scan` has filled. For each segment of a scan, the kernel writes to STARTS a
+        scans: rows that :func:`describe_scan` has filled. For each segment, the kernel writes to the array at STARTS a
             note of each block, then a note of the bit at which the last block ends. It sets DAMAGE to 0, or to a code
             if the scan is damaged.
     """
@@ -190,7 +191,7 @@ def _begin_block(lane):
 
 @inlined
 def _read_dc(lane):
-    """Write the next block's note; return the lane (the state of reading) after the block's DC code and difference."""
+    """Write the next block's note (position, DC difference); return the lane (state of reading) after the DC code."""
     accumulator, valid, byte, _, plan = lane
     row = _row(plan)
     position = 8 * (byte - row[DATA]) - valid

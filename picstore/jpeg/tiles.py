@@ -34,9 +34,9 @@ def restart_interval(columns: int, mcu_width: int, *, tile_width: int = TILE_WID
 
     Widths are in pixels; ``columns`` is the number of MCUs in a row of the image. MCUs are counted across the ends of
     rows (T.81, B.2.4.4), so the interval must be a divisor for every row to begin a segment and the tiles to form a
-    grid. Distance is measured as a ratio; of two equally near divisors the smaller is chosen, because narrower tiles
-    cut closer. No tile is narrower than half of ``tile_width``. If the number of columns is prime, the tile is the
-    whole row, because a marker after every MCU would add 10 to 33 % to a photograph.
+    grid. Nearness is measured as a ratio of widths; of two equally near divisors the smaller is chosen, because
+    narrower tiles cut closer. No tile is narrower than half of ``tile_width``. If the number of columns is prime, the
+    tile is the whole row, because a marker after every MCU would add 10 to 33 % to a photograph.
     """
     wide = (k for k in range(1, columns + 1) if columns % k == 0 and 2 * k * mcu_width >= tile_width)
     return min(wide, key=lambda k: (max(k * mcu_width / tile_width, tile_width / (k * mcu_width)), k), default=columns)
@@ -47,7 +47,7 @@ def entry_interval(interval: int, mcu_width: int) -> int:
 
     An entry point is the first bit of an MCU within a segment (docs/format.md, "Entry points"). Tiles wider than twice
     ``TILE_WIDTH`` are whole rows of up to 7,000 symbols. They get an entry point every ``TILE_WIDTH`` pixels, so that
-    reading a part takes as long as reading a usual tile.
+    reading the part between two points takes as long as reading a usual tile.
     """
     return TILE_WIDTH // mcu_width if interval * mcu_width > 2 * TILE_WIDTH else 0
 
@@ -55,8 +55,8 @@ def entry_interval(interval: int, mcu_width: int) -> int:
 def rows_to_cut(boxes: I64, tilings: I64) -> I64:
     """Return the rows of tiles that a cut of each box copies: int64 (n, 2), the first row and the last + 1.
 
-    ``boxes`` and ``tilings`` are those of :func:`picstore.jpeg.cut.cut_batch`. In a tiling without MCUs, a row of
-    pixels counts as a row of tiles.
+    ``boxes`` and ``tilings`` are those of :func:`picstore.jpeg.cut.cut_batch`. If MCUs have height 0, a
+    row of pixels counts as a row of tiles.
     """
     height, mcu_height = tilings[:, HEIGHT], np.maximum(tilings[:, MCU_HEIGHT], 1)
     first = np.maximum(boxes[:, 1] - CUT_MARGIN, 0) // mcu_height

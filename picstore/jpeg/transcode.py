@@ -308,7 +308,7 @@ class _ScanRewriter:
         del self._starts
 
     def transcode(self) -> TranscodedJpeg:
-        """Write the JPEG with new restart markers; all other steps must have run."""
+        """Write the JPEG with new restart markers; ``choose_tables`` must have run."""
         header, length = self._header, len(self._headers)
         stream, lengths = self._write_stream(self._huffman, self._headers)
         components = header.components

@@ -121,7 +121,7 @@ _code: list[llvm.ExecutionEngine] = []  # owners of the compiled machine code, w
 
 
 def compile_crc32c(*, instruction: bool = True) -> Callable[[int, int, int], int]:
-    """Compile a function (CRC of previous bytes, address, size) that returns the CRC extended by the bytes there.
+    """Compile a function of (CRC of previous bytes, address, size) that extends the CRC by the bytes at the address.
 
     Args:
         instruction: whether to use the CPU's instruction, if it has one, at 5 GB/s; bitwise division runs at 0.1 GB/s.

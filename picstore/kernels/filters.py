@@ -50,7 +50,7 @@ _CODES: dict[str | int, int] = {
     "bicubic": BICUBIC,
     "lanczos": LANCZOS,
     "nearest-exact": NEAREST,
-    # Values of Pillow's enumeration of interpolations.
+    # Keys that are the values of Pillow's enumeration ``Image.Resampling``.
     0: NEAREST,
     1: LANCZOS,
     2: BILINEAR,

@@ -51,7 +51,7 @@ def arguments_of(function: Any) -> Any:
 
 
 def compile_kernel(function: Any) -> Any:
-    """Compile or load a kernel for its signature."""
+    """Compile a kernel for its signature, or load its machine code from the cache."""
     if hasattr(function, "compile"):
         function.compile(arguments_of(function) if available(CACHE) else function.signature)
 
@@ -263,7 +263,7 @@ def copy_bytes(out, to, source, begin, count):
 
 
 def c_function(name: str, result: Any, *arguments: Any) -> Any:
-    """Return a function of the system's C library, for kernels to call."""
+    """Return a function by which kernels call a function of the system's C library, of the given numba types."""
 
     def emit(builder: Any, *values: Any) -> Any:
         declared = ir.FunctionType(_llvm_type(result), [_llvm_type(each) for each in arguments])

@@ -117,7 +117,7 @@ class Vector:
         return Vector(self._builder, self._builder.bitcast(self.value, ir.VectorType(ir.IntType(bits), count)))
 
     def interleaved(self, other: Vector) -> tuple[Vector, Vector]:
-        """Interleave the elements in each 128 bits with those of ``other``; return the lower and the upper halves."""
+        """Interleave the elements in each 128 bits with ``other``'s; return vectors of lower and of upper halves."""
         count = self.value.type.count
         part = 128 // self.value.type.element.width
         lower = [begin + k // 2 + k % 2 * count for begin in range(0, count, part) for k in range(part)]

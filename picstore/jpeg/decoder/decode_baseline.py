@@ -144,8 +144,8 @@ def open_stream(address, size, factor, workspace):
     Args:
         address, size: the stream; not an array, because numba would compile a second version for read-only arrays.
         factor: divisor of the sides, 1, 2, 4 or 8.
-        workspace: ``WORKSPACE.arrays``. The first array takes the frame of ``parse.parse_frame`` and the scan's state,
-            the second the tables. All arrays must stay unchanged until the last row is decoded.
+        workspace: ``WORKSPACE.arrays``. The first array takes the headers' values (``parse.parse_frame``) and the
+            scan's state, the second the tables. All arrays must stay unchanged until the last row is decoded.
 
     Returns:
         0, or a negative code if the stream cannot be decoded. ``BUFFER_TOO_SMALL`` says that an array is too short;

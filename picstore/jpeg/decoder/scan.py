@@ -55,10 +55,10 @@ SURPLUS_BYTES = -12
 _EDGE = 16
 _u64, _i16 = np.uint64, np.int16
 
-# Indices in the state of a scan, int64 (STATE,), after the frame. PIXELS_WIDTH, PIXELS_HEIGHT: size in pixels. LUMA,
-# CHROMA: samples per side of a luma and of a chroma block. ACROSS, DOWN: factors by which chroma is upsampled. OUT,
-# RING: address of the pixel buffer, which is a ring of rows, and its number of rows. WRITTEN, _MCU_ROW: number of rows
-# of pixels written, and number of rows of MCUs read.
+# Indices in the state of a scan, int64 (STATE,), after the headers' values. PIXELS_WIDTH, PIXELS_HEIGHT: size of the
+# decoded image in pixels. LUMA, CHROMA: samples per side of a luma and of a chroma block. ACROSS, DOWN: factors by
+# which chroma is upsampled. OUT, RING: address of the pixel buffer, which is a ring of rows, and its number of rows.
+# WRITTEN, _MCU_ROW: number of rows of pixels written, and number of rows of MCUs read.
 PIXELS_WIDTH, PIXELS_HEIGHT, LUMA, CHROMA, ACROSS, DOWN, OUT, RING, WRITTEN, _MCU_ROW = range(FRAME, FRAME + 10)
 # To decode only a box, in each row of MCUs: SKIPPED, number of MCUs to skip at the beginning of the first segment;
 # ENDS_EARLY, whether the last segment goes on after the last MCU to decode.
@@ -73,7 +73,7 @@ STATE = FRAME + 24
 
 # The plan describes how to decode an MCU: a row of _FIELDS numbers, uint64, for each of at most BLOCKS blocks.
 BLOCKS, _FIELDS = 6, 10
-# The plan's last three numbers hold the DC of each component's previous block.
+# Number of uint64 in the plan: the rows of the blocks, then the DC of each of three components' previous block.
 PLAN = BLOCKS * _FIELDS + 3
 # Offsets in bytes in a block's row of the plan. _PREVIOUS_DC: address of the DC of the component's previous block.
 # _TARGET, _STEP: address at which the block's samples are stored next, and step to the next MCU's samples. _FACTORS to
@@ -118,7 +118,7 @@ def begin_scan(frame, tables, addresses, plan):
     """Write the plan by which MCUs are decoded, uint64 (PLAN,), and the state of the scan before its first MCU.
 
     Args:
-        frame: frame of ``parse.parse_frame`` and ``set_scale``, followed by the state.
+        frame: the headers' values, as ``parse.parse_frame`` and ``set_scale`` fill them, followed by the scan's state.
         tables: address of the tables that were parsed.
         addresses: addresses of the data and its segments, as ``bit_reader.unstuff`` fills them, with PADDING; of the
             zigzag order, of BLOCKS pairs of blocks of zeros, and of the planes.
@@ -151,8 +151,8 @@ def begin_scan(frame, tables, addresses, plan):
 def decode_scan(frame, until_row):
     """Continue decoding a scan until ``until_row`` rows of pixels are written, or all rows of the image.
 
-    ``begin_scan`` has filled ``frame``, except OUT and RING. Rows of MCUs are decoded whole, so up to MOST_SURPLUS_ROWS
-    more rows of pixels than requested are written.
+    ``begin_scan`` has filled ``frame``, and the caller OUT and RING. Rows of MCUs are decoded whole, so up to
+    MOST_SURPLUS_ROWS more rows of pixels than requested are written.
 
     Returns:
         0, or a negative code for damage.
@@ -257,7 +257,7 @@ def _transform_mcus(plan, block, stride):
 
 @device_function
 def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):
-    """Set ``_TARGET`` of each block to its first samples in a row of MCUs; rows alternate between halves of planes."""
+    """Set each block's ``_TARGET`` to its first samples in MCU row ``row``; rows alternate between halves of planes."""
     begin, per_mcu = plan
     for b in range(per_mcu):
         entry = begin + _u64(8 * _FIELDS * b)

@@ -171,7 +171,7 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
 
 @kernel("(uint32[:, ::1], Tuple((uint8[:, ::1], uint8[:, ::1], uint32[:, ::1])))")
 def choose_codes(frequencies, tables):
-    """Compute the optimal Huffman codes for each of the four tables.
+    """Compute the optimal Huffman codes for each table: DC of luma, DC of chroma, AC of luma, AC of chroma.
 
     Args:
         frequencies: as ``find_symbols`` fills them.

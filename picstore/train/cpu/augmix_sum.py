@@ -12,7 +12,7 @@ _f32, _i32 = np.float32, np.int32
 
 
 class Mixture:
-    """Copy of an image as it was before its AugMix chains, and the weighted sum of what the chains made of it."""
+    """Copy of an image before its AugMix chains of color steps, and the weighted sum of the chains' results."""
 
     def __init__(self, image: U8) -> None:
         self._image = image

@@ -31,7 +31,7 @@ _first_ratio = device_function(first_ratio)
 
 @device_function
 def half_weights(radius, sigma):
-    """Return a blur's weights, float32: the middle's, one side's that count, and zeros up to a multiple of GROUP."""
+    """Return a blur's float32 weights: the middle's, one side's without a negligible tail, zeros to fill a GROUP."""
     values = np.empty(radius + 1)
     ratio = _first_ratio(sigma)
     square = ratio * ratio

@@ -115,7 +115,7 @@ def _weights(to_x, to_y):
 
 @inlined
 def _sum_of(pixels, shift, weights):
-    """Return the weighted sum of four neighbors' levels in the channel that begins at bit ``shift``."""
+    """Return the weighted sum of four packed pixels' levels in the channel that begins at bit ``shift``."""
     return _u32(
         _u32(weights[0] * _channel(pixels[0], shift))
         + _u32(weights[1] * _channel(pixels[1], shift))
@@ -126,7 +126,7 @@ def _sum_of(pixels, shift, weights):
 
 @device_function
 def _interpolate_row(neighbors, position, half, rows):
-    """Interpolate a row of output pixels between 4 ``neighbors`` each; write red, green and blue to ``rows``.
+    """Interpolate each pixel of an output row between 4 packed pixels; write red, green and blue to ``rows``.
 
     ``half`` is added to a level before its truncation: half a level, so that the level is rounded, or 0.
     """

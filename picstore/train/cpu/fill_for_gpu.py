@@ -184,7 +184,7 @@ class SegmentFiller:
         return records.corrupt(wrong)
 
     def _describe(self, part: slice) -> None:
-        """Copy and describe the tiles of the images ``part``, a range of slots; note the copied rectangle of each."""
+        """Copy and describe the tiles of the images ``part``, a range of slots; store the rectangle copied of each."""
         records = self._records
         streams = records.addresses, records.sizes, records.layouts, self._boxes, self._factors, records.points
         described = self._segments, self._lengths, self._firsts

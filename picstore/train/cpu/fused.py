@@ -91,14 +91,14 @@ _open_box, _open_stream, _decode, _resample = (caller(stage.signature) for stage
 
 
 def load_kernels() -> None:
-    """Compile or load the fused kernel and the stages that it calls."""
+    """Compile or load the fused kernel and the kernels ``STAGES`` that it calls."""
     load_stages()
     compile_kernel(run_fused)
 
 
 @cache
 def load_stages() -> tuple[int, ...]:
-    """Compile or load the stages of the fused kernel; return the address of each."""
+    """Compile or load the kernels ``STAGES``, which the fused kernel calls; return the address of each."""
     return tuple(map(address_of, STAGES))
 
 
@@ -109,7 +109,7 @@ def load_stages() -> tuple[int, ...]:
     "int16[::1], uint8[::1], int64[::1])), uint8[::1])), int64[:, ::1], UniTuple(int64, 4))"
 )
 def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
-    """Decode each chosen image once, and resample it for each view.
+    """Decode each image that ``marks`` chooses once, and resample it for each view.
 
     Args:
         slots: first slot, last slot + 1, and the slot to which the first row of ``targets`` belongs.

@@ -69,7 +69,7 @@ def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: Ou
 
 
 def _run_on_levels(program: ColorProgram, slot: int, end: int, image: U8) -> None:
-    """Run an image's steps before step ``end`` in place, each by its own kernel, to compile no unused kernels."""
+    """Run an image's steps before ``end`` in place, each kind by its kernel, so that only used kernels are compiled."""
     steps = program.opcode_lists[slot]
     mixture = Mixture(image)
     step = 0

@@ -26,7 +26,7 @@ from picstore.train.cpu.mask_and_image_targets import is_jpeg, make_image, make_
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.transform_plan import TARGETS
 
-# Objects are dropped if a side of their box, after clipping, has fewer output pixels than this.
+# Minimum side in output pixels of an object's clipped box; objects with smaller boxes are dropped.
 MIN_SIDE = 1.0
 
 _TOLERANCE = 1e-6  # tolerance in pixels for rounding errors
@@ -189,7 +189,7 @@ def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> 
         return [[] for _ in polygons]
     shown = np.concatenate([_rect_edges(*_visible_rect(geometry, slot)), geometry.edges[slot]])
     output = _rect_edges(np.zeros(2), geometry.size[slot])
-    # Most outlines lie wholly inside or outside; one calculation for all outlines finds these.
+    # Most outlines lie wholly inside or outside, so test the points of all outlines at once, and clip only the others.
     points = np.concatenate([outline for outlines in polygons for outline in outlines])
     moved = geometry.points_to_output(slot, points)
     outside = ~np.concatenate([_inside(points, shown), _inside(moved, output)], axis=1)

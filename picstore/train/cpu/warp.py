@@ -118,7 +118,7 @@ def level_at(source, x, y, c, fill):
 
 @inlined
 def _row_start(step, shift, offset, y, width):
-    """Return, along x or y, the source position of a row's first pixel, the step to the next, and if both fit int64.
+    """Return, along x or y, the source position of a row's first pixel, the step to the next, and whether both fit.
 
     Both are int64 in units of 2**-32 pixels, or 0 if one does not fit. Half of 2**-12 pixels is added to the
     position, so that truncation to 12 bits rounds.
@@ -350,7 +350,7 @@ def warp_map(some, matrix, bounds, edges, numbers, linear, out):  # noqa: C901 -
                 for c in range(channels):
                     a, b = source[top, left, c], source[top, right, c]
                     e, f = source[bottom, left, c], source[bottom, right, c]
-                    # a - a is 0 for a finite number, and NaN for NaN and infinity.
+                    # The difference a - a is 0 for a finite number, and NaN for NaN and infinity.
                     finite = (a - a) + (b - b) + (e - e) + (f - f) == 0
                     whole &= finite & (a != invalid) & (b != invalid) & (e != invalid) & (f != invalid)
                     target[c, y, x] = (a * (1.0 - fx) + b * fx) * (1.0 - fy) + (e * (1.0 - fx) + f * fx) * fy
