@@ -215,7 +215,7 @@ class Writer:
             self._count += 1
             if self._row.bytes >= self._shape.streams * self._shape.file_size:
                 self._end_row()
-        except UsageError:  # The record is too large; nothing was added.
+        except UsageError:  # The record is too large and was not added; the Writer can still take other records.
             raise
         except BaseException as error:
             self._refusal = f"an error in writing has ended the Writer: {error}"
@@ -295,7 +295,7 @@ class Writer:
         if kind is None and self._refusal in ("", _CLOSED):
             self.close()
             return
-        if self._pid != os.getpid():  # This is a fork: only the parent process may end the files.
+        if self._pid != os.getpid():  # This is a forked process; only the process that made the Writer may end files.
             return
         self._end_thread("the Writer has ended with an error")
         with self._held:

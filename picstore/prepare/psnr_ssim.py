@@ -26,7 +26,7 @@ QUALITIES = tuple(range(50, 100, 5))
 SUBSAMPLINGS = ("420", "444")
 # Percentile of the images' SSIM that the report states besides the mean, because it shows the worst images' quality.
 LOW_PERCENTILE = 5
-# PSNR in dB of equal images, finite so that means stay finite.
+# PSNR in dB that stands for equal images, whose true PSNR is infinite and would make means infinite.
 _MAX_PSNR = 100.0
 
 # Window and constants of Wang et al., "Image quality assessment: from error visibility to structural similarity", 2004.
@@ -199,7 +199,7 @@ def _ssim_map(x: F32, y: F32) -> F32:
     mean_x, mean_y = _blur(x), _blur(y)
     product, squares = mean_x * mean_y, mean_x * mean_x + mean_y * mean_y
     covariance = _blur(x * y) - product
-    variances = _blur(x * x + y * y) - squares  # sum of the variances of x and y
+    variances = _blur(x * x + y * y) - squares  # per window, variance of x + variance of y
     numerator = (2 * product + _C1) * (2 * covariance + _C2)
     return np.divide(numerator, (squares + _C1) * (variances + _C2), dtype=np.float32)
 

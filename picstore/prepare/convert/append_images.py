@@ -226,7 +226,7 @@ def _is_last_append(manifest: Manifest, job: Job) -> bool:
         return False
     try:
         lines = _last_lines(job)
-    except NotADataset:  # The dataset has no ledger, like some shuffled copies.
+    except NotADataset:  # The dataset has no ledger, as is the case for some shuffled copies.
         return False
     inputs = job.listing.inputs
     sizes = [lines[k].source_bytes for k in sample_numbers(len(lines))]

@@ -252,7 +252,7 @@ class StageClock:
         begin_stage(self._progress, stage, total, done)
 
     def end_stage(self) -> None:
-        """Record the seconds that the current stage took, if there is one."""
+        """Store in ``seconds`` how long the current stage took; do nothing between stages."""
         if self._stage:
             self.seconds[self._stage] = time.monotonic() - self._since
             self._stage = ""

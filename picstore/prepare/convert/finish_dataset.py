@@ -101,7 +101,7 @@ def read_own_manifest(root: Location, settings: dict[str, Any]) -> Manifest:
 def read_row_summaries(
     root: WritableLocation, tallies: Sequence[ledger.Tally], streams: int, *, remedy: str, first_file: int = 0
 ) -> list[FileSummary]:
-    """Read the summary of each file of the job's rows.
+    """Read the summary (size, checksum, number of records, footer) of each file that the job's rows wrote.
 
     Raise PicstoreError, whose message ends in ``remedy``, if a row's files hold another number of records than its
     ledger fragment lists. Open files by name instead of listing them, because an object store may list new files late.
@@ -111,7 +111,7 @@ def read_row_summaries(
     def read(address: tuple[int, int]) -> FileSummary | None:
         try:
             return read_summary(root, stream=address[0], file=address[1])
-        except NotADataset:  # A row with fewer records than streams has no file in some streams.
+        except NotADataset:  # The file is missing: a row with fewer records than streams has none in some streams.
             return None
 
     addresses = [(stream, file) for file in files for stream in range(streams)]

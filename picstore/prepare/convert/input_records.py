@@ -119,7 +119,7 @@ def make_input_record(
     references: Location | None,
     maps: Mapping[str, Any],
 ) -> InputRecord:
-    """Build the record of an input.
+    """Convert an input, and build the record of its image, attachments and metadata.
 
     Args:
         read: function that reads the bytes of attachments, and of the input if ``group_inputs`` has not read it.
@@ -209,7 +209,7 @@ def _read_attachment(name: str, attached: Input, read: Read) -> bytes:
 def convert_sample(
     task: tuple[int, Input, EncodeSettings, float, Mapping[str, Any]], _: ProgressCallback
 ) -> int | None:
-    """Convert an input without writing anything, to learn the size of its record.
+    """Convert an input without writing anything, to learn how many bytes its record would have.
 
     Args:
         task: index of the input, the input, encode settings, the time limit in seconds, and specifications of maps.

@@ -158,7 +158,7 @@ class WrittenFragment:
 
 
 def tally_lines(lines: Iterable[LedgerLine]) -> Tally:
-    """Return the tally of ledger lines."""
+    """Count ledger lines by status and reason, and sum their sizes."""
     tally = Tally()
     for line in lines:
         tally.add_line(line)
@@ -184,7 +184,7 @@ def write_fragment(root: WritableLocation, row: int, lines: Sequence[LedgerLine]
 
 
 def write_lines(path: WritableLocation, lines: Iterable[LedgerLine]) -> int:
-    """Write a ledger or a ledger fragment; return the CRC-32C of the bytes."""
+    """Write ledger lines to a file, a ledger or a row's fragment of it; return the CRC-32C of the file's bytes."""
     data = b"".join(map(_encode, lines))
     path.write(data)
     return crc32c(data)
@@ -198,7 +198,7 @@ def finished_rows(root: Location, rows: int) -> list[int]:
     def is_sound(row: int) -> bool:
         try:
             fragment = _read_fragment(root, row)
-        except NotADataset:  # An object store may still list a fragment that was removed.
+        except NotADataset:  # The fragment was removed, but the object store still listed it.
             return False
         return all(_parse(text) for text in fragment.splitlines(keepends=True))
 

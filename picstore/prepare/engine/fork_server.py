@@ -53,7 +53,7 @@ class Forked:
         if self._exitcode is None:
             try:
                 self._exitcode = _read_number(self._status)
-            except EOFError:  # The server was killed, so the status is unknown.
+            except EOFError:  # The server was killed before it could report the exit status.
                 self._exitcode = 255
             os.close(self._status)
         return self._exitcode
@@ -146,7 +146,8 @@ def _read_number(descriptor: int) -> int:
 def serve_forks() -> None:
     """Main function of the server: load the code named in ``sys.argv``, then fork a child for each request.
 
-    A request has two descriptors: the child's end of the connection, and a pipe for its process id and exit status.
+    A request brings two descriptors: the child's end of the connection, and a pipe into which the server writes the
+    child's process id and, at its end, its exit status.
     """
     # Ctrl-C signals the whole process group, but only the parent process must react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -43,7 +43,7 @@ class Died:
 
     @property
     def timed_out(self) -> bool:
-        """Whether the process exceeded a :func:`time_limit`."""
+        """Whether SIGALRM ended the process, because a task exceeded its :func:`time_limit`."""
         return self.exitcode == -signal.SIGALRM
 
     def __str__(self) -> str:

@@ -17,7 +17,7 @@ from picstore.storage.location.abstract_location import PARTIAL
 from picstore.storage.location.atomic_file import partial_path, sync
 
 CLASSES = "classes.txt"
-MAX_SHARD_SIZE = 1 << 31  # largest size of a shard in bytes; MDS has 32-bit offsets
+MAX_SHARD_SIZE = 1 << 31  # largest shard size in bytes that a user may give, because MDS has offsets of 32 bits
 
 _MAGIC = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"II*\0": "tif", b"MM\0*": "tif", b"GIF8": "gif", b"BM": "bmp"}
 
@@ -164,7 +164,7 @@ def extra_object(record: Record) -> dict[str, Any]:
 
 
 def present_attachments(record: Record) -> Mapping[str, bytes | memoryview]:
-    """Return a record's attachments that are not empty, by name."""
+    """Return, by name, the bytes of a record's attachments, except empty (missing) ones."""
     return {name: blob for name, blob in record.attachments.items() if len(blob)}
 
 

@@ -23,7 +23,7 @@ from picstore.prepare.exports.export_format import (
 from picstore.prepare.exports.safe_names import attachment_names
 from picstore.storage.format.record import Record
 
-_BLOCK = 512  # size in bytes of a tar's blocks
+_BLOCK = 512  # number of bytes to a multiple of which a tar pads headers and data
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ _MAX_OWN_PIXELS = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Image that is ready to be encoded: decoded, upright and resized.
+    """Image that is decoded, rotated upright and resized, ready to be encoded as a training JPEG.
 
     Attributes:
         image: PIL image of mode "L" or "RGB", or RGB as uint8 (height, width, 3); of the size that settings ask for.

@@ -154,7 +154,7 @@ class _DecoderProcess:
             )
 
     def ask(self, request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], Connection]:
-        """Send a request and a file.
+        """Send a request (settings as JSON) and a file's bytes to the process, and wait for the header of its reply.
 
         Return the header of the reply, and the connection from which to read the pixels.
         """

@@ -25,7 +25,7 @@ TO_UPRIGHT = {
 # orientations, the raw and the upright image differ in size, so the size in an annotation tells to which of them its
 # coordinates refer. With orientations 2 to 4, coordinates are taken to refer to the upright image.
 _MIRRORED = {5: (False, False), 6: (True, False), 7: (True, True), 8: (False, True)}
-# Decimal places to which mapped coordinates, in pixels, are rounded.
+# Decimal places to which coordinates in pixels are rounded after they were mapped to the stored image.
 DECIMALS = 3
 
 _ORIENTATION = 0x0112

@@ -33,7 +33,8 @@ _HOLDS_LOCK = frozenset({"JPEG2000", "QOI"})
 _TIFF_SUBFILE_TYPE, _TIFF_SUB_IFDS, _DNG_VERSION = 254, 330, 50706
 _PAM_FIELD = re.compile(rb"^(MAXVAL|TUPLTYPE)[ \t]+(\S+)", re.MULTILINE)
 _BITFIELDS = 3  # value of BMP's compression field for pixels with bit masks
-# The SIZ segment of a JPEG 2000 codestream, which is the file or a box of the file (ISO/IEC 15444-1, A.5.1).
+# Start of a JPEG 2000 codestream up to the number of components in its SIZ segment (ISO/IEC 15444-1, A.5.1). The
+# codestream is the whole file or the content of a box "jp2c".
 _SIZ = re.compile(rb"(?:\A|jp2c|jp2c.{8})\xff\x4f\xff\x51.{38}", re.DOTALL)
 _JP2 = (b"\0\0\0\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
 _UNKNOWN = "not an image that Pillow or ImageMagick reads"
@@ -210,7 +211,7 @@ def _is_misread_by_pillow(data: bytes) -> bool:
 
 
 def _refuse_misread(data: bytes, coder: str) -> None:
-    """Raise ImageError if ImageMagick is known to read the file wrongly."""
+    """Raise ImageError for a PAM or BMP of a kind that ImageMagick reads wrongly without an error."""
     if coder == "pam":
         fields = dict(_PAM_FIELD.findall(data[: data.find(b"ENDHDR") + 1]))
         if b"ALPHA" in fields.get(b"TUPLTYPE", b"") and fields.get(b"MAXVAL") not in (b"255", b"65535"):

@@ -86,8 +86,8 @@ _FORBIDDEN = (
 
 _DPX_TRANSFER = "dpx:image.element[0].transfer-characteristic"
 
-# Memory limit in bytes per pixel: enough for all copies that ImageMagick holds, of 8 bytes each in version 6 and of 16
-# or 20 in version 7, and for one more.
+# Limit of ImageMagick's memory in bytes per pixel of the largest image. A copy of an image takes 8 bytes per pixel in
+# version 6, and 16 or 20 in version 7; the limit allows one copy more than ImageMagick needs.
 _BYTES_PER_PIXEL = 64
 
 

@@ -37,8 +37,8 @@ _COMPRESSION, _PHOTOMETRIC, _EXTRA_SAMPLES = 259, 262, 338
 _TILE_WIDTH, _SUB_IFDS, _DNG_VERSION = 322, 330, 50706
 # Lossless compressions: none, LZW, Deflate, PackBits, and Deflate before TIFF 6.0's supplement.
 _LOSSLESS = {1, 5, 8, 32773, 32946}
-# Values of tags of TIFFs whose samples libvips reads as Pillow does: bits per sample, fill order, orientation, planar
-# configuration and sample format, by number of the tag.
+# By number of a TIFF tag, the value with which libvips reads the same samples as Pillow: bits per sample, fill order,
+# orientation, planar configuration and sample format.
 _USUAL = {258: {8}, 266: {1}, 274: {1}, 284: {1}, 339: {1}}
 # libvips decodes only PNGs whose chunks are of these types, because Pillow then reads the same pixels. These types may
 # stand anywhere in the file.
@@ -58,7 +58,7 @@ def find_vips() -> Any:
     except (ImportError, OSError):  # OSError is raised if the library is missing.
         return None
     pyvips.concurrency_set(1)  # One thread, because worker processes use all cores already.
-    pyvips.cache_set_max(0)  # No cache: it would keep operations on images that have been freed.
+    pyvips.cache_set_max(0)  # Disable the cache of operations, which would keep finished images in memory.
     return pyvips
 
 

@@ -39,7 +39,7 @@ _XPM_COLOR = re.compile(rb"(\sc\s+#)([0-9A-Fa-f]+)")
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """Image file without its metadata, ready to be decoded.
+    """Image file from which metadata that does not affect the pixels was removed.
 
     Attributes:
         data: the file, reduced to the parts that determine pixels and orientation.

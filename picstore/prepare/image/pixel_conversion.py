@@ -57,7 +57,7 @@ def _with_alpha(image: Image.Image) -> Image.Image:
         return image
     if image.mode == "La":
         return image.convert("LA")
-    # All other images with transparency are of mode P, PA or RGBa, or of mode 1, L or RGB with a transparent color.
+    # The modes that remain, P, PA, RGBa, and 1, L and RGB with a transparent color, convert to RGBA.
     return image.convert("RGBA")
 
 
@@ -203,7 +203,7 @@ def join_strips(strips: Iterator[U8], *, height: int) -> U8:
 
 
 def size_of(image: Image.Image | U8) -> tuple[int, int]:
-    """Return the width and height of a PIL image or an array."""
+    """Return the width and height of a PIL image, or of an array (height, width) or (height, width, 3)."""
     if isinstance(image, Image.Image):
         return image.size
     height, width = image.shape[:2]
@@ -233,6 +233,6 @@ def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image | U8:
     planes: U8 = np.empty((3, size[1], size[0]), np.uint8)
     whole = 0, 0, width, height
     resample(pixels, whole, whole, planes, interpolation=LANCZOS)
-    # View the planes as interleaved channels, because the kernel writes three planes faster.
+    # The kernel has written three planes, which is faster than writing interleaved channels; return them as a view.
     resized: U8 = planes.transpose(1, 2, 0)
     return resized

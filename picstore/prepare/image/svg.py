@@ -24,7 +24,7 @@ _MAX_DEPTH = 256
 _PROLOG = 65_536
 _DEFAULT_SIZE = (300.0, 150.0)  # width and height in pixels of an SVG that states no size (CSS 2.1, 10.3.2)
 _UNITS = {"px": 1.0, "pt": 96 / 72, "pc": 16.0, "in": 96.0, "cm": 96 / 2.54, "mm": 96 / 25.4}
-_MAX_NUMBER = 40  # largest number of characters of a number in an attribute
+_MAX_NUMBER = 40  # largest number of characters of a number in the root's width, height or viewBox
 _ENCODINGS = frozenset(("utf-8", "us-ascii", "iso-8859-1", "windows-1252"))
 _PICTURES = tuple(f"data:image/{kind}" for kind in ("png", "jpeg", "jpg", "gif", "webp"))
 # Fonts for text whose font is missing; the first font that the machine has is used.

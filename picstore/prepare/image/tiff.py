@@ -62,7 +62,7 @@ _EXACT_IN_PILLOW: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {
 _PILLOW_COMPRESSIONS = _BYTE_CODERS | _JPEG | _FAX
 # Largest number of bits per pixel in a file; ImageMagick's memory limit is 64 bytes per pixel too.
 _MAX_PIXEL_BITS = 512
-_LONG = 4  # TIFF type of 32-bit integers
+_LONG = 4  # code in TIFF tags of the type "unsigned 32-bit integer"
 _DIRECTORY = struct.Struct("<H" + 9 * "HHII" + "I")
 _REVERSED = bytes(int(f"{each:08b}"[::-1], 2) for each in range(256))
 

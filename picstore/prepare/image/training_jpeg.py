@@ -138,7 +138,7 @@ def _encode_large(source: bytes, settings: EncodeSettings) -> TrainingJpeg | Non
     try:
         made = encode_strips(large.strips, size=large.size, quality=settings.quality, subsampling=settings.subsampling)
     except FaultFound:
-        return None  # Pillow will read the image, or report what is wrong.
+        return None  # libvips cannot read the image: Pillow will read it, or report what is wrong.
     info = _info_of(made, REENCODED)
     return TrainingJpeg(made.jpeg, info, CoordinateMap(1, large.size, large.size), REENCODED, large.origin)
 

@@ -45,7 +45,8 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     document = _Document(_annotation_file(folder, annotations))
     images: dict[int, Input] = {}
     categories: dict[int, str] = {}
-    # For each image id, offsets of the image's annotations in the file's text.
+    # By image id, where the image's annotations begin in the file's text, to parse them again once all images and
+    # categories are known.
     offsets: dict[int, list[int]] = {}
     optional: set[str] = set()
     numbers: set[int] = set()  # ids of the annotations read so far, to detect repeated ids

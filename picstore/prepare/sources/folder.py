@@ -191,7 +191,7 @@ def _remarks(source: Location, notes: Notes) -> Iterator[str]:
 def _is_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
-    except OSError:  # The link leads back to itself.
+    except OSError:  # The symbolic link leads to itself, directly or by other links.
         return False
 
 

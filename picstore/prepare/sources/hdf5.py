@@ -61,7 +61,8 @@ def list_hdf5(
             found: dict[str, Any] = {}
             file.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
             for name, item in found.items():
-                if item.external or item.is_virtual:  # An untrusted file could name any file of the user.
+                # Refuse values in other files, because an untrusted HDF5 file could name any file of the user.
+                if item.external or item.is_virtual:
                     what = f"dataset {name!r} has its values in other files"
                     raise UsageError(f"{path}: {what}; write them into one file")
             images = [name for name, item in found.items() if _holds_images(h5py, item)]

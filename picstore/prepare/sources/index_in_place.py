@@ -34,7 +34,7 @@ def list_index(location: Location, *, root: Where | None = None) -> Listing:
     provenance = dataset.manifest.provenance
     has_targets = provenance.get("source") == "coco" or "targets" in provenance
     inputs: list[Input] = []
-    ids: list[int] = []  # ids of the inputs; −1 for a damaged record
+    ids: list[int] = []  # record ids of the inputs; −1 if the record is damaged, and so its id is unknown
     for number in numbers.tolist():
         try:
             container = dataset.containers.index(number)

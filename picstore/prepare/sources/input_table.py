@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, overload
 from picstore.errors import PicstoreError
 from picstore.prepare.sources.inputs import Input
 
-BLOCK = 1024  # number of inputs in a block, which is written and read at a time
+BLOCK = 1024  # number of inputs that are written to the temporary file, and read, at a time
 
 # Inputs of a group with more labels than this are pickled one by one instead of as blocks, because a block is pickled
 # with all labels of its group.
@@ -146,7 +146,7 @@ class InputTable(_Inputs):
             self._last = [replace(one, label=numbers[one.label]) for one in self._last]
 
     def reduce_run(self, begin: int, end: int) -> tuple[Callable[..., list[Input]], tuple[Any, ...]]:
-        """Return (function, arguments) with which pickle restores inputs ``begin`` to ``end - 1``, as whole blocks."""
+        """Return (function, arguments) for pickle to restore inputs ``begin`` to ``end - 1``, packed if possible."""
         stored = self._counts[-1]
         tail = self._last[max(begin - stored, 0) : max(end - stored, 0)]
         if self._file is None or begin >= min(end, stored):

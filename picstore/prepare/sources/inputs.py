@@ -237,7 +237,7 @@ def _call_reader(reader: Callable[[Input], bytes], source: Input) -> bytes:
 
 _MAX_AHEAD = 32 << 20  # bytes requested in advance and not yet read, from which no further request begins
 _MAX_REQUESTS = 16
-_ASSUMED_BYTES = _MAX_AHEAD // _MAX_REQUESTS  # bytes assumed for an object of unknown size
+_ASSUMED_BYTES = _MAX_AHEAD // _MAX_REQUESTS  # size that ``ReadAhead`` assumes for an object of unknown size
 
 
 class ReadAhead(AbstractContextManager["ReadAhead"]):

@@ -24,7 +24,7 @@ _DECODER = json.JSONDecoder()
 
 
 class _RepeatedKey(ValueError):
-    """Error for an object that has a key twice."""
+    """Error by which the fast parser reports an object that has a key twice, which ``_decode_odd`` then parses."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

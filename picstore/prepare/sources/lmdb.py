@@ -68,7 +68,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Stated:
-    """Facts about an LMDB.
+    """What an LMDB states about its entries as a whole.
 
     Attributes:
         entries: number of entries.
@@ -148,7 +148,7 @@ def _state(file: Path, version: str) -> _Stated | None:
 
 
 def read_stated(chunk: _Chunk, _: ProgressCallback) -> _Stated:
-    """Count an LMDB's entries and find named databases. Runs in a separate process, which damage may kill."""
+    """Count an LMDB's entries and find named databases. Runs in a separate process, because damage may kill it."""
     lmdb, environment = _import_lmdb(), _open_environment(chunk.path, chunk.version)
     try:
         entries = int(environment.stat()["entries"])
@@ -210,7 +210,7 @@ def _sample(entry: _Entry, file: Path, path: str) -> SourceSample:
 
 
 def list_entries(chunk: _Chunk, _: ProgressCallback) -> _Found:
-    """List the entries of a task. Runs in a separate process, which damage may kill."""
+    """List the entries that a task asks for. Runs in a separate process, because damage may kill it."""
     lmdb, found = _import_lmdb(), _Found([])
     try:
         environment = _open_environment(chunk.path, chunk.version)

@@ -48,7 +48,7 @@ _TEXTS = ("str", "str_int", "str_float", "str_decimal", "json")
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """Shard as the index describes it.
+    """Shard of a MosaicML dataset, as index.json describes it.
 
     Attributes:
         name: name of the file in the source.

@@ -112,7 +112,7 @@ def _check_options(given: Mapping[str, object], format_: SourceFormat, kind: str
 
 
 def _enter_split(location: Location, kind: str, options: dict[str, object], *, has_classes: bool) -> Location:
-    """Return the folder of the split that ``options`` names, and delete that option.
+    """Return the sub-folder of ``location`` for the split that ``options`` names, and delete the option ``split``.
 
     Return the location itself if no split is named, if it has no folders of splits, or if it is recognized as a source.
     Raise UsageError if it has several folders, all named like splits, and no split is named. If the user gave class

@@ -74,7 +74,7 @@ def list_parquet(
 
 
 def _require_readable(files: list[Location]) -> None:
-    """Raise the Damage of the first file if none of the files can be opened."""
+    """Raise the first file's error, a Damage, if none of the source's files can be opened."""
     first: Damage | None = None
     for file in files:
         damage = _damage_of_schema(file)

@@ -79,7 +79,7 @@ def parquet_parts(location: Location, split: str | None) -> list[ParquetPart]:
 def _paths_below(folder: Location, above: tuple[str, ...], parents: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield the path of each Parquet file below a folder, relative to the source, as a tuple of names."""
     own = str(folder.path.resolve()) if isinstance(folder, Folder) else str(folder)
-    # Skip a folder that contains itself by a link.
+    # Skip a folder that is one of the folders above it, to which a link leads back.
     if own in parents:
         return
     if len(above) > _MAX_DEPTH:
@@ -121,7 +121,7 @@ def _after_configuration(path: tuple[str, ...]) -> str:
 
 
 def _refuse_configurations(paths: Sequence[tuple[str, ...]], location: Location) -> None:
-    """Raise UsageError if splits lie in several folders, which are configurations; skip folders ``column=value``."""
+    """Raise UsageError if several folders hold splits, and so are configurations; ignore folders ``column=value``."""
     configurations = {
         "/".join(part for part in path[:found] if "=" not in part)
         for path in paths

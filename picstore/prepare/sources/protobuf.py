@@ -9,7 +9,7 @@ from picstore.errors import Corrupt
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _SIZES = {FIXED64: 8, FIXED32: 4}
-_MAX_VARINT = 10  # largest number of bytes of a varint
+_MAX_VARINT = 10  # largest number of bytes of a varint, an integer of 64 bits in groups of 7
 
 # Function (offset, size) that returns a byte range of the file or memory that holds the message.
 Read = Callable[[int, int], bytes]

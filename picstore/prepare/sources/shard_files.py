@@ -62,7 +62,7 @@ def expand_braces(pattern: str) -> list[str]:
     return [pattern[: match.start()] + middle + tail for middle, tail in itertools.product(middles, rest)]
 
 
-_MAX_INDEX_JSON = 1 << 30  # Largest size of an index.json in bytes.
+_MAX_INDEX_JSON = 1 << 30  # largest size in bytes of an index.json, the list of a dataset's shards
 
 
 def read_index(folder: Location, entries: str) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def checked_count(value: Any, file: object) -> int:
     return value
 
 
-_MAX_INDEX = 1 << 28  # Largest size of an index of record offsets in bytes.
+_MAX_INDEX = 1 << 28  # largest size in bytes of a file beside a shard that lists its records' offsets
 _MAX_COUNT = 1 << 40
 _NUMBERED = re.compile(r"(.*?)(\d{1,7})-of-(\d{1,7})(.*)", re.DOTALL)
 _OFFSETS = re.compile(rb"\d{1,18}[ \t]+\d{1,18}")  # line of an index file of record offsets

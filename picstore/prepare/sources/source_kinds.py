@@ -141,7 +141,7 @@ def load_format(kind: str) -> SourceFormat:
             raise UsageError(f"no source is called {kind}; there are auto, {', '.join(sorted({*KINDS, *plugins}))}")
         try:
             found = plugins[kind].load()
-        # Importing another package can raise any exception.
+        # Catch all exceptions, because importing the package of a plug-in can raise any.
         except Exception as error:
             raise PicstoreError(f"the source {kind} ({plugins[kind].value}) cannot be loaded: {error!r}") from error
     return found if isinstance(found, SourceFormat) else SourceFormat(found)

@@ -28,7 +28,7 @@ from picstore.storage.location.resolve import Location
 
 _HEADER = struct.Struct("<QI")
 _DATA_CRC = 4  # size in bytes of the CRC that follows a record's data
-_BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # field numbers of tf.Feature's kinds of lists
+_BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # numbers of the fields of tf.Feature that hold its list of values, by type
 # Largest size in bytes of a feature that goes into the extra, and largest number of its values.
 _MAX_VALUE = 1 << 16
 _MAX_FEATURES = 1 << 12  # largest number of features of an example

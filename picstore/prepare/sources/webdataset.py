@@ -116,7 +116,7 @@ def _further_images(notes: Notes) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Tar:
-    """Task to list a tar of a source.
+    """Task to list the samples of one tar of a source.
 
     Attributes:
         image_field, label_field: fields that the user named; None if the user named none.

@@ -39,7 +39,7 @@ _MAX_LABELS = 1 << 24  # largest size in bytes of a label file
 _MAX_NAMES = 1 << 22  # largest size in bytes of a file of class names
 _MAX_LIST = 1 << 28  # largest size in bytes of a list of images
 _MAX_DEPTH = 16  # largest depth of nested folders, because links may form a circle
-_PROBED = 8  # number of label files to read to recognize the layout
+_PROBED = 8  # number of label files to read to recognize YOLO's layout, and of sub-folders to search for files
 _LINE = re.compile(rb"\s*\d+(\.0*)?(\s+-?[\d.]+(e[+-]?\d+)?){4,}\s*", re.IGNORECASE)
 
 
@@ -116,7 +116,7 @@ def list_yolo(folder: Location, *, split: str | None = None) -> Listing:
 
 
 def _find_trees(folder: Location) -> dict[str, _Tree]:
-    """Return a source's folders of images and of labels by split or folder name, or by "" if there is one pair."""
+    """Return a source's pairs of folders (images, labels) by split or folder name, or by "" if there is only one."""
     entries = visible_entries(folder)
     folders = [name for name, is_folder in entries if is_folder]
     if {_IMAGES, _LABELS} <= set(folders):

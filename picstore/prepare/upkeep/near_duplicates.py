@@ -28,7 +28,7 @@ from picstore.prepare.engine import worker_processes
 from picstore.results import Duplicate, DuplicateGroup
 from picstore.storage.dataset import Dataset
 
-# Name of the dataset's column that stores hashes, as int64.
+# Name of the dataset's column that stores images' perceptual hashes, of 64 bits, as int64.
 COLUMN = "phash"
 # Default distance in bits, whose recall and precision docs/archive/duplicates-2026-11.md states.
 DEFAULT_DISTANCE = 6

@@ -251,7 +251,7 @@ def _file_writer(task: FileTask) -> FileWriter:
 
 
 def write_file(task: FileTask, on_progress: ProgressCallback) -> FileSummary:
-    """Read a task's records, permute them, and write them as one file."""
+    """Read the records of a task's containers, permute them, and write them as one file of the shuffled copy."""
     records = _load(task, on_progress)
     with _file_writer(task) as writer:
         for k in rng.permutation(task.key, len(records)):

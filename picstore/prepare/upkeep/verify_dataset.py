@@ -152,7 +152,7 @@ def _check_counts(
 
 
 def _max_pixels(manifest: Manifest) -> int:
-    """Return the conversion's limit on an image's pixels; Pillow's lower limit would reject large sound images."""
+    """Return the conversion's limit on an image's pixels, because Pillow's lower limit would reject intact images."""
     value = (manifest.encode or {}).get("max_pixels")
     return value if isinstance(value, int) else EncodeSettings().max_pixels
 
@@ -267,7 +267,8 @@ def _check_container(container: Container, task: FileCheck, deleted: I64) -> lis
     max_pixels = task.max_pixels
     live = np.ones(len(container), dtype=np.bool_)
     live[deleted] = False
-    _ = container.extras  # Decompressing the extras can reveal damage that checksums do not show.
+    # Decompress the extras, which can reveal damage that checksums do not show; it is added to ``container.damage``.
+    _ = container.extras
     lost = int((live & ~container.good).sum())
     if not lost and not container.good.all():
         container.damage.clear()
