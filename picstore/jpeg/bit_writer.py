@@ -116,7 +116,7 @@ def write_scan(flat, edits, columns, tables, out, lengths):
 
     Args:
         flat: uint8, data of the old scan, as ``bit_reader.unstuff`` fills it.
-        edits: rows of edits, as ``restart_edits.find_edits`` fills them.
+        edits: rows of edits (new DC differences), as ``restart_edits.find_edits`` fills them.
         columns: int64 (edited blocks of an MCU,), index in ``tables`` of each block's DC table.
         tables: uint8 (DC tables, 272), result of ``huffman.pack_tables``; symbols are at most 15.
         out: uint8, takes the new scan; the caller makes it long enough.

@@ -56,7 +56,7 @@ def check_stream(jpeg: bytes | memoryview | U8, *, width: int, height: int) -> N
 
     Args:
         jpeg: one whole stream, or a cut.
-        width, height: size in pixels, from the index.
+        width, height: size in pixels, from the container's index.
 
     Raises:
         ImageError: the headers are damaged or have another size, they claim more pixels than the bytes can hold, or

@@ -96,7 +96,7 @@ def _locked(folder: Path | None) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if folder is not None:
             with contextlib.suppress(OSError):
-                # Do not follow links, because other users may be able to write to the folder.
+                # Do not follow symbolic links, because other users may be able to write to the folder.
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
                 descriptor = os.open(folder / "picstore.lock", flags, 0o644)
                 stack.callback(os.close, descriptor)

@@ -80,7 +80,7 @@ def _set_triangle(values, center, support, begin, end):
 
 @device_function
 def _set_values(values, center, support, begin, end, interpolation, antialias):
-    """Write values as ``_set_triangle`` does, for other filters; return the values' sum.
+    """Write values as ``_set_triangle`` does, but of any filter; return the values' sum.
 
     Without antialiasing, the filter's values beyond the clip are added to those at the clip's border pixels.
     """

@@ -106,7 +106,7 @@ def caller(signature: str) -> Any:
 
 
 def _copying_caller(signature: str) -> Any:
-    """Return a function like :func:`caller`, from numba's public names only: its callers contain copies of kernels."""
+    """Return a function like :func:`caller` by numba's public names only, which copies a kernel into its callers."""
 
     def call(address, packed): ...
 

@@ -65,6 +65,8 @@ def measure_tiles(streams, starts, firsts):
 def describe_tiles(slots, streams, data, segments, images, tables):
     """Copy the tiles under the boxes of some images, and describe the images, their segments and tables.
 
+    Descriptions consist of words, the integers that ``gpu_segment_layout.py`` names.
+
     Args:
         slots: index of the first image to copy and describe, and of the last such image + 1.
         streams: addresses, sizes and tilings of ``jpeg.cut.TiledJpegs`` of n images; boxes (n, 4): left, top, right and

@@ -83,13 +83,13 @@ def parse_frame(begin, size, frame, tables):
 
 @device_function
 def blocks_of_mcu(frame):
-    """Return the number of blocks in an MCU, given a parsed frame."""
+    """Return the number of blocks in an MCU, from the headers' values in ``frame``."""
     return 1 if frame[COMPONENTS] == 1 else frame[HORIZONTAL] * frame[VERTICAL] + 2
 
 
 @device_function
 def count_mcus(frame):
-    """Return the number of columns and the number of rows of MCUs, given a parsed frame."""
+    """Return the number of columns and the number of rows of MCUs, from the headers' values in ``frame``."""
     h, v = 8 * frame[HORIZONTAL], 8 * frame[VERTICAL]
     return (frame[WIDTH] + h - 1) // h, (frame[HEIGHT] + v - 1) // v
 

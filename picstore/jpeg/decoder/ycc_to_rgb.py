@@ -54,7 +54,7 @@ def _to_rgb(memory: VectorMemory, luma: Any, blue: Any, red: Any, out: Any) -> N
 
 @vector_function(2)
 def _interpolate_across(memory: VectorMemory, row: Any, out: Any) -> None:
-    """Interpolate 16 samples of a row to 32."""
+    """Interpolate 16 chroma samples of a row to 32, each from the two nearest samples."""
     near = _samples(memory, row) * 3
     left, right = near + _samples(memory, row, -1) + 1 >> 2, near + _samples(memory, row, 1) + 2 >> 2
     memory.store(out, _interleave(left, right))
@@ -70,7 +70,7 @@ def _interpolate_both(memory: VectorMemory, row: Any, aside: Any, out: Any) -> N
 
 @vector_function(4)
 def _interpolate_down(memory: VectorMemory, row: Any, aside: Any, bias: Any, out: Any) -> None:
-    """Interpolate 16 samples of a row with ``aside``, the row above (then the rounding ``bias`` is 1) or below (2)."""
+    """Interpolate 16 samples between a row and ``aside``, the row above (rounded by ``bias`` 1) or below (by 2)."""
     rounding = memory.splat(bias, STEP, 16)
     memory.store(out, (_samples(memory, row) * 3 + _samples(memory, aside) + rounding >> 2).narrowed(8))
 

@@ -35,7 +35,7 @@ _STRIP_PIXELS = 1 << 20
 _MAX_BYTES = 7
 _END = bytes([0xFF, EOI])
 _JFIF = b"JFIF\0\1\1\0\0\1\0\1\0\0"  # version 1.01, square pixels, no thumbnail
-# Horizontal and vertical sampling factors of the luma.
+# Horizontal and vertical sampling factors of the luma, by chroma subsampling.
 _SAMPLING_FACTORS = {"444": (1, 1), "422": (2, 1), "420": (2, 2)}
 
 

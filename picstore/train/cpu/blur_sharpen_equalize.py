@@ -31,7 +31,10 @@ _first_ratio = device_function(first_ratio)
 
 @device_function
 def half_weights(radius, sigma):
-    """Return a blur's float32 weights: the middle's, one side's without a negligible tail, zeros to fill a GROUP."""
+    """Return the float32 weights of a Gaussian blur: that of the middle, then those of ``radius`` taps on one side.
+
+    Negligible outer weights are left out; then zeros fill the side up to a multiple of GROUP.
+    """
     values = np.empty(radius + 1)
     ratio = _first_ratio(sigma)
     square = ratio * ratio

@@ -112,7 +112,7 @@ def displace_positions(operands, key, slot, step, positions):
 
     Args:
         operands: float64 (images, steps, 12); ``operands[slot, step]`` holds the operands of ``opcodes.ELASTIC``.
-        key: uint64 (images, steps), keys of the steps.
+        key: uint64 (images, steps), random keys of the steps.
         slot, step, positions: as for ``map_positions``.
     """
     numbers = operands[slot, step]

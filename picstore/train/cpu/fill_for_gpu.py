@@ -162,8 +162,8 @@ class SegmentFiller:
         self._describe(slice(slots.start, slots.stop))
         wrong: dict[int, str] = {}
         codes = self._results[slots.start : slots.stop, 0]
-        # Without targets, only images with a code other than 0 need work: those without a stream, which the loop skips,
-        # and those that the GPU does not decode.
+        # Without targets, only images with a code other than 0 (error code of ``describe_tiles``) need work: those
+        # without a stream, which the loop skips, and those that the GPU does not decode.
         chosen = slots if self.targets is not None else (slots.start + np.flatnonzero(codes)).tolist()
         probed = self._choose_probe(codes) if slots.start == 0 else -1
         if probed >= 0:

@@ -39,7 +39,7 @@ _D3, _D5, _D7, _D9 = np.float32(-1 / 6), np.float32(1 / 120), np.float32(-1 / 50
 
 @inlined
 def random_bits(key, counter):
-    """Return 64 random bits, uint64, of a key and an int64 counter, as ``rng.bits`` does."""
+    """Return 64 random bits, uint64, of a random key and an int64 counter, as ``rng.bits`` does."""
     z = _u64(key) + _GOLDEN * _u64(counter + 1)
     z = (z ^ (z >> _S30)) * _M1
     z = (z ^ (z >> _S27)) * _M2
@@ -70,7 +70,7 @@ def _split(bits, exponent):
 
 @kernel("(uint64, int64, float32[:, ::1], int32[::1], float32[::1])")
 def fill_normals(key, first, workspace, choice, out):
-    """Write a key's standard normal numbers; pair ``first + j`` goes to ``out[2 * j]`` and ``out[2 * j + 1]``.
+    """Write standard normal numbers of a random key: pair ``first + j`` to ``out[2 * j]`` and ``out[2 * j + 1]``.
 
     Args:
         key, first: uint64 key, and int64 index of the first pair.
@@ -97,7 +97,7 @@ def fill_normals(key, first, workspace, choice, out):
 
 
 def standard_normals(key: int, count: int) -> F32:
-    """Return the first ``count`` standard normal numbers of a key: float32 (count,)."""
+    """Return the first ``count`` standard normal numbers of a random key: float32 (count,)."""
     pairs = (count + 1) // 2
     normals = np.empty(2 * pairs, dtype=np.float32)
     fill_normals(np.uint64(key), 0, np.empty((3, pairs), np.float32), np.empty(pairs, np.int32), normals)
@@ -119,7 +119,7 @@ def add_noise(operands, key, slot, step, image):
     Args:
         operands, slot, step: ``operands[slot, step]`` of float64 (images, steps, 12) holds the noise's mean and
             standard deviation in grey levels, and 1 to clip levels or 0 to wrap them around.
-        key: uint64 (images, steps), keys of the steps.
+        key: uint64 (images, steps), random keys of the steps.
         image: uint8 (3, height, width), C-contiguous.
     """
     numbers = operands[slot, step]

@@ -25,8 +25,8 @@ from picstore.train.transforms.opcodes import OutputDtype
 _OF_IMAGES: dict[int, Callable[[U8], None]] = {opcodes.AUTOCONTRAST: stretch_contrast, opcodes.EQUALIZE: equalize}
 _OF_OPERANDS: dict[int, Callable[[F64, int, int, U8], None]] = {opcodes.SHARPNESS: sharpen, opcodes.BLUR: blur}
 
-# For each output dtype, the dtype as which kernels write its bits, and the dtypes that ``out`` may have; NumPy has no
-# bfloat16, so 16-bit integers hold its bits.
+# For each output dtype, the integer dtype in which kernels write the bits of values, and the dtypes that ``out`` may
+# have; NumPy has no bfloat16, so 16-bit integers hold its bits.
 _PATTERNS: dict[int, tuple[Any, tuple[Any, ...]]] = {
     OutputDtype.UINT8: (np.uint8, (np.dtype(np.uint8),)),
     OutputDtype.FLOAT32: (np.uint32, (np.dtype(np.float32), np.dtype(np.uint32))),

@@ -186,7 +186,7 @@ def warp(source, matrix, clip, edges, fill, target):
         source: uint8 (h, w, 3), C-contiguous.
         matrix: float64 (2, 3), map of output pixels to source pixels; finite.
         clip: int64 (4,), left, top, right, bottom in source pixels, not empty, within 2**30.
-        edges: float64 (k, 3), half-planes a·x + b·y + c ≥ 0 in output pixels.
+        edges: float64 (k, 3), half-planes a·x + b·y + c ≥ 0 in output pixels; outside of any, the output is fill.
         fill: uint8 (3,), shown within the clip but outside of the source.
         target: ``strided_image`` of the output, uint8 (3, H, W).
     """
@@ -225,7 +225,7 @@ def apply_edges(edges, fill, hard, target):
     """Write the fill to pixels beyond any edge, and blend pixels within half a pixel of an edge with the fill.
 
     Args:
-        edges: float64 (k, 3), half-planes a·x + b·y + c ≥ 0 in output pixels.
+        edges: float64 (k, 3), half-planes a·x + b·y + c ≥ 0 in output pixels; outside of any, the output is fill.
         fill: uint8 (3,).
         hard: whether to blend no pixels, and to fill those whose centers lie beyond an edge.
         target: ``strided_image`` of the output, uint8 (3, H, W).
