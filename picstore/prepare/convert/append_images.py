@@ -121,8 +121,7 @@ def _publish_append(
 ) -> Manifest:
     """Publish a manifest that adds an append's files; raise Conflict if another edit is published at the same moment.
 
-    ``count`` counts the appended records by label: :func:`join_row_counts`, whose keywords ``fields`` and ``relabel``
-    the caller of ``count`` gives.
+    ``count`` is :func:`join_row_counts` with its arguments for the append's files, except ``fields`` and ``relabel``.
     """
     root, dataset, names = job.root, Dataset(job.root), job.saved["classes"]
     old = dataset.manifest

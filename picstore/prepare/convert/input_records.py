@@ -254,7 +254,7 @@ def _make_reference(
 
 
 def _refer(source: Input, data: bytes, root: Location) -> bytes:
-    """Serialize a reference (path, range, CRC) to an input's bytes; raise ImageError if they lie outside ``root``."""
+    """Serialize a reference (path, range, CRC) to an input; raise ImageError if no file in ``root`` holds its bytes."""
     if source.reader is not None:
         raise ImageError("its file does not hold it as it is: `picstore convert` reads it")
     folder = str(root).rstrip("/") + "/"

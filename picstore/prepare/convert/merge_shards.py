@@ -28,7 +28,7 @@ from picstore.storage.location.resolve import (
     map_concurrently,
 )
 
-# Fields of a shard's job file that are not settings of the conversion, because they follow from the source.
+# Fields of a shard's job file that are not settings of the conversion: what this run derived from the source.
 _NOT_SETTINGS = ("rows", "classes", "attachments")
 
 

@@ -121,7 +121,7 @@ def _update_duplicates(
         first = current.get(line.id)
         if line.id in failed:
             if first not in failed and line.id not in readable:
-                # The equal input ``first``, if any, was converted earlier from other bytes, since its bytes fail now.
+                # The equal input ``first``, if any, has a record, but of other bytes, because its bytes now fail too.
                 first = None
         elif first not in readable:
             first = None if line.of is None else duplicates.get(line.of, line.of)

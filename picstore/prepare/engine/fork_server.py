@@ -194,7 +194,7 @@ def _load(names: list[str]) -> None:
             imported = importlib.import_module(module)
             if function:
                 getattr(imported, function)()
-    # The server could not import some packages, to load faster; tasks in forked processes may import them.
+    # The server was started without NUMBA_EXTRAS, to import numba in half the time; tasks may import these modules.
     allow_imports()
 
 

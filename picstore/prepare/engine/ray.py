@@ -92,7 +92,7 @@ def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str)
 
 
 def join_cluster() -> bool:
-    """Connect this process to a cluster like :func:`connect`, but until it ends; return False if it was connected."""
+    """Connect this process for its lifetime to a cluster, as :func:`connect` does; return False if it was connected."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Without this variable, Ray prints a warning about a future change.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -69,7 +69,7 @@ class ExportFormat(ABC):
 
     # Names of the columns that the format itself writes; no attachment may have one of these names.
     COLUMNS: ClassVar[Collection[str]] = ()
-    # Whether a shard ends with the record that reaches ``shard_size``, instead of before it.
+    # Whether a record that would end beyond ``shard_size`` still belongs to the shard, or begins the next shard.
     EXCEED: ClassVar[bool] = False
 
     root: Path
@@ -108,7 +108,7 @@ class ExportFormat(ABC):
 
 
 def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[Part]:
-    """Divide records of given sizes in bytes into shards; if ``exceed``, shards have at least ``shard_size`` bytes."""
+    """Divide records of given sizes in bytes into shards; if ``exceed``, a shard ends at or beyond ``shard_size``."""
     counts: list[int] = []
     held = 0
     for size in sizes:

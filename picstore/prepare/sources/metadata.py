@@ -33,7 +33,7 @@ from picstore.storage.format.record import MAX_EXTRA, extra_to_json
 
 # Largest nesting depth of an extra; deeper values become null, because JSON parsers fail at some hundred levels.
 _MAX_DEPTH = 64
-# Number of bytes that a sample's fields and name leave free in an extra of the largest size, for what is added later.
+# Number of bytes that a sample's fields and the input's name must leave free in an extra of the largest size.
 _ROOM = 1 << 10
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")

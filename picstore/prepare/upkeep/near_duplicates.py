@@ -32,8 +32,8 @@ from picstore.storage.dataset import Dataset
 COLUMN = "phash"
 # Default distance in bits, whose recall and precision docs/archive/duplicates-2026-11.md states.
 DEFAULT_DISTANCE = 6
-# Largest distance in bits: above it, the search would flip 4 instead of 3 bits of a hash's band (third of its bits),
-# with 8,000 more look-ups.
+# Largest distance in bits: above it, the search would flip 4 instead of 3 bits of a hash's band (a third of its
+# bits), with 8,000 more look-ups.
 MAX_DISTANCE = 11
 
 _BITS = 22  # number of bits of the widest of the three bands of bits by which hashes are searched
