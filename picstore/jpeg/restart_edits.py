@@ -41,7 +41,7 @@ def bit_length(difference):
 
 @kernel("(int64[::1], int64[:, ::1], Tuple((int64, int64, int64, boolean)), int64[:, ::1], int64[:, ::1])")
 def find_edits(starts, blocks, intervals, edits, sizes):
-    """Write the edits that new restart markers need, and count the sizes of edited differences.
+    """Write the edits (new DC differences) that new restart markers need, and count the differences' sizes.
 
     Every MCU whose index is a multiple of the new or the old interval gets an edit for each block whose DC is edited;
     if ``every`` is true, all MCUs get edits.

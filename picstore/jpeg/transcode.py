@@ -325,7 +325,7 @@ class _ScanRewriter:
     def _find_entry_points(self) -> I64 | None:
         """Compute the new stream's entry points from the edits, in 30 µs; reading the stream would take 350 µs.
 
-        Return None if the new segments need no entry points or form no grid, or if the old stream has restart markers.
+        Return None if the new segments need no entry points or form no tiles, or if the old stream has restart markers.
         """
         columns, interval = self._header.mcus[0], self._interval
         step = entry_interval(interval, self._header.mcu_size[0])

@@ -120,7 +120,7 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
         start, size: start and length of the box, in source pixels.
         low, high: bounds of the clip, in source pixels.
         extent: number of pixels of the image.
-        interpolation: code of ``filters.py``.
+        interpolation: code of a filter, such as ``filters.BICUBIC``.
         antialias: whether the filter is widened if it minifies; if not, the clip's border is repeated.
         length: number of pixels of the output.
 

@@ -265,7 +265,7 @@ def transposed(rows: list[Vector]) -> list[Vector]:
 def vector_function(arity: int, *, returns: bool = False) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator that compiles a function of ``VectorMemory`` and ``arity`` uint64 arguments into its callers.
 
-    With ``returns``, the result is a number of 64 bits.
+    If ``returns`` is true, the function returns an integer of 64 bits.
     """
     signature = (types.uint64 if returns else types.void)(*[types.uint64] * arity)
     return lambda function: intrinsic_function(

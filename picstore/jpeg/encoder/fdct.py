@@ -44,7 +44,7 @@ def _transform(x: list[Vector], *, first: bool) -> list[Vector]:
 
 
 def make_divisors(factors: list[int]) -> U16:
-    """Compute the numbers by which a block is quantized without a division.
+    """Compute the numbers by which a block is quantized by additions and multiplications instead of divisions.
 
     Args:
         factors: 64 quantization factors, row by row.
