@@ -15,7 +15,7 @@ from picstore.jpeg.huffman import MAX_CODE_BITS
 from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u64, store_u8
 from picstore.kernels.simd import VectorMemory, load_u8, load_u32, trailing_zeros, vector_function
 
-# Negative codes that kernels return if a scan is damaged.
+# Negative codes that kernels return for a damaged scan; the decoder and ``transcode`` turn them into messages.
 TOO_MANY_SEGMENTS, BAD_MARKER, BAD_DC, TOO_MANY_COEFFICIENTS, TOO_SHORT, BAD_CODE = range(-6, 0)
 
 # Number of zero bytes to append to a scan's data. Readers notice only after an MCU that the data has ended, and an MCU

@@ -25,7 +25,7 @@ Buffer: TypeAlias = "bytes | memoryview"
 # Number of tile rows to prefetch ahead of the row that is copied. A row has a few KB, too few for the processor's own
 # prefetching. With 1, 2 or 4 rows, streams that no cache holds are cut 1.4 times as fast as without.
 PREFETCH_ROWS = 2
-_LINE = 64  # bytes of a cache line
+_LINE = 64  # bytes of a cache line, which one prefetch loads
 # Minimum width in pixels of a cut: a narrower cut could have rows of 2 chroma samples, which libjpeg repeats instead of
 # interpolating them.
 MIN_CUT_WIDTH = 5

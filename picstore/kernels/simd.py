@@ -279,7 +279,7 @@ def _emit_load_byte(builder: Any, address: Any) -> Any:
 
 
 def _emit_count(name: str) -> Any:
-    """Return a function for kernels that counts zero bits of a uint64: the highest ("ctlz") or the lowest ("cttz")."""
+    """Return a function for kernels that counts a uint64's leading ("ctlz") or trailing ("cttz") zero bits."""
 
     def emit(builder: Any, number: Any) -> Any:
         return getattr(builder, name)(number, ir.Constant(ir.IntType(1), 0))

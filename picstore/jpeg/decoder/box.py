@@ -29,7 +29,7 @@ from picstore.kernels.jit import array_at, device_function, inlined, kernel
 
 # Error code for a JPEG whose segments form no rows of tiles, or contradict the headers.
 NO_GRID = -30
-# Error code for a box that is empty, or not within the rows of the image that are in memory.
+# Error code for a box that is empty, or not within the rows of the image that were read into memory.
 OUTSIDE = -32
 _u64 = np.uint64
 
