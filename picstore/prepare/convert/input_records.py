@@ -40,7 +40,7 @@ _MAX_SIZE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GroupedInput:
-    """Input with its id, and the results of reading and converting it in its group.
+    """Input with its id, its bytes, and the result of converting it together with the other inputs of a group.
 
     Attributes:
         data: bytes of the input, or the error of reading the input; None if it is still to be read.

@@ -75,7 +75,7 @@ class MdsFormat(ExportFormat):
         return self.root / f"shard.{number:05d}.mds"
 
     def close(self, written: Sequence[tuple[int, int] | None]) -> list[str]:
-        """Rename the shards to consecutive numbers, and write the index."""
+        """Rename the shards to consecutive numbers, and write index.json, which lists them."""
         close_gaps(self._path, written)
         shards = [
             {

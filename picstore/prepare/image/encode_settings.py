@@ -139,7 +139,7 @@ class EncodeSettings:
     quality: int = 90
     subsampling: str = "420"
     background: tuple[int, int, int] = (255, 255, 255)
-    max_pixels: int = 1 << 28  # 1 GiB in memory, at 4 bytes per pixel
+    max_pixels: int = 1 << 28  # An image of this many pixels takes 1 GiB of memory at 4 bytes per pixel.
     reencode: bool = False
     encoder: str = "turbo"
 

@@ -182,7 +182,7 @@ def read_layout(tags: TiffImagePlugin.ImageFileDirectory_v2, order: Literal["<",
     kind = _UNSIGNED if kind == _UNDEFINED else kind
     if kind not in _KINDS:
         raise ImageError(f"TIFF: sample format {kind} is unknown")
-    if photometric == _YCBCR and samples == 1:  # A grey JPEG has one sample per pixel.
+    if photometric == _YCBCR and samples == 1:  # A single sample per pixel is grey, as in a grey JPEG.
         photometric, colors = _BLACK_IS_ZERO, 1
     count = samples - colors
     if count < 0 or samples * bits > _MAX_PIXEL_BITS:

@@ -114,7 +114,7 @@ def refuse_class_splits(listing: Listing, location: Location) -> None:
 
 
 class _Walk:
-    """Walk over the files below a local source.
+    """Walk over the files below a folder on this machine, which collects messages for the user.
 
     Attributes:
         notes: numbers and examples of files that are not images, hidden entries, and links that lead out of the source.

@@ -42,7 +42,7 @@ def _list_tar(tar: tuple[str, str, int]) -> FoundPart:
 
 
 def _members(tar: str, name: str, label: int) -> Iterator[Input]:
-    """Yield a tar's regular files as inputs; if the tar is damaged, the last input's ``problem`` says so."""
+    """Yield a tar's regular files as inputs; if the tar is damaged, the last input fails and states the damage."""
     members = (
         Input(printable(f"{name}.tar/{member.name}"), label, tar, member.offset_data, member.size)
         for member in members_of(tar)

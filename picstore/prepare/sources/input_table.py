@@ -80,9 +80,9 @@ class InputTable(_Inputs):
 
     def __init__(self, inputs: Iterable[Input] = ()) -> None:
         self._file: BinaryIO | None = None  # temporary file, created when the first block is written
-        # 0, then the offset in the file at which each block ends.
+        # Offsets in the temporary file: 0, then the end of each block.
         self._ends = array("Q", [0])
-        # 0, then the number of inputs up to the end of each block.
+        # Numbers of inputs: 0, then the number of inputs in all blocks up to and including each block.
         self._counts = array("Q", [0])
         # Number of the group of inputs to which each block of inputs belongs.
         self._groups = array("L")

@@ -274,7 +274,7 @@ def list_parts(list_part: Callable[[T], FoundPart], parts: Sequence[T], engine: 
 
 
 def run_task(task: PartsTask[Any], _: ProgressCallback) -> PackedListing:
-    """List the parts of a task in the process that runs the task."""
+    """List the parts of a task; called in a worker process."""
     builder = ListingBuilder()
     _list_here(task.list_part, task.parts, builder)
     return builder.pack()

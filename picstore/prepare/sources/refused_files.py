@@ -72,7 +72,7 @@ _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
 )
 # Control characters, by which binary data is recognized: text has few, except in UTF-16. JSON may contain DEL, 0x7f.
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
-# Type of the file and remedy for zip archives, by suffixes of their names.
+# Zip archives by suffix of the file's name: what such a file is, and advice to the user (for error messages).
 _ZIPPED = {
     (".npz",): ("NumPy arrays (.npz)", "give its images to picstore.Writer, as uint8 arrays (H, W, 3)"),
     (".pt", ".pth", ".ckpt"): ("a file of PyTorch", "picstore opens no pickles; give its images to picstore.Writer"),

@@ -29,7 +29,7 @@ _FORMATS = {
     "list": ("tables_and_lists", "LIST"),
     "table": ("tables_and_lists", "TABLE"),
 }
-HEAD_BYTES = 1 << 12  # number of bytes of a file's head, which holds the magic number
+HEAD_BYTES = 1 << 12  # number of bytes at a file's start that are read to recognize its kind by magic numbers
 
 
 @dataclass(frozen=True)

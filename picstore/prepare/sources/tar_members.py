@@ -16,9 +16,9 @@ from picstore.prepare.sources.source_file import SourceFile
 
 _BLOCK = 512
 _END = bytes(_BLOCK)
-# Type flags of regular files; tars older than POSIX have the zero byte.
+# Type flags, in a member's header, of regular files; tars older than POSIX have the zero byte.
 _REGULAR = b"\0" + b"07"
-# Type flags of links, devices, folders and pipes.
+# Type flags of links, devices, folders and pipes, after whose headers no data follows.
 _WITHOUT_DATA = b"123456"
 _LONG_NAME, _PAX, _SPARSE = b"L", b"x", b"S"
 _MAX_HEADER = 1 << 20  # largest size in bytes of a long name or of pax records

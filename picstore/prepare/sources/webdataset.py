@@ -152,7 +152,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[SourceSample]:
-    """Yield a tar's samples; add to ``notes`` the splits named by folders in the tar, and "" for any other sample."""
+    """Yield a tar's samples; note in ``notes`` which splits their folders name, and "" if some folder names none."""
     labels = RowLabels(tar.label_field, always=(*_LABELS, "label"))
     with SourceFile(tar.location) as file:
         # Skip members that belong to no sample: macOS writes files ``._x``, webdataset writes ``__index__``.

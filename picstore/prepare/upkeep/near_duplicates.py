@@ -113,7 +113,7 @@ def save_hashes(dataset: Dataset, hashed: Hashes) -> Dataset:
 
 
 def hash_containers(task: _HashTask, on_progress: ProgressCallback) -> Hashes:
-    """Return the hashes of the images in a task's containers."""
+    """Return the ids and perceptual hashes of the images in a task's containers, without damaged images."""
     return _joined(_hash_container(task.dataset, number, on_progress) for number in task.containers)
 
 
