@@ -24,7 +24,7 @@ GENERATED = {"reference/commands.md", "examples/index.md"}  # by scripts/docs_ho
 NEW = 1000  # of a page that is not in LIMITS
 LIMITS = {
     "audit.md": 630,
-    "benchmarks.md": 1780,
+    "benchmarks.md": 2360,
     "cli.md": 2840,
     "comparison.md": 1320,
     "compatibility.md": 730,
@@ -68,7 +68,7 @@ LIMITS = {
     "tutorial.md": 780,
     "view.md": 1170,
 }
-TOTAL = 52_300
+TOTAL = 52_900
 
 
 class Nav(yaml.SafeLoader):  # type: ignore[misc]
