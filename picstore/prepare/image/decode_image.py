@@ -32,7 +32,7 @@ from picstore.prepare.image.libvips import FaultFound, open_large_image
 from picstore.prepare.image.mend_files import leave_out_metadata, mend_data, mend_image
 from picstore.prepare.image.pixel_conversion import join_strips, resize, to_rgb_or_grey
 from picstore.prepare.image.size_limits import check_size
-from picstore.prepare.image.tiff import read_layout, read_tags
+from picstore.prepare.image.tiff_layout import read_layout, read_tags
 
 # Largest number of pixels of a JPEG that picstore's own decoder decodes, as it takes 12 bytes of memory per pixel.
 # Pillow decodes larger JPEGs.

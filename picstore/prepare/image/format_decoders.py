@@ -17,7 +17,7 @@ from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 from picstore.errors import ImageError
 from picstore.prepare.engine.library_errors import foreign_errors
-from picstore.prepare.image import fits, imagemagick, svg, tiff
+from picstore.prepare.image import fits, imagemagick, svg, tiff, tiff_layout
 from picstore.prepare.image.mend_files import leave_out_metadata
 from picstore.prepare.image.size_limits import check_jpeg_xl, check_size, check_webp, open_by_pillow
 
@@ -52,7 +52,7 @@ def open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     check_webp(data, max_pixels=max_pixels)
     if svg.is_svg(data):
         return svg.draw(data, max_pixels=max_pixels)
-    if data.startswith(tiff.STARTS):
+    if data.startswith(tiff_layout.STARTS):
         return _open_tiff(data, name=name, max_pixels=max_pixels)
     if data.startswith(fits.START):
         with foreign_errors("damaged FITS"):
@@ -80,7 +80,7 @@ def neither_hangs_nor_crashes(data: bytes, *, max_pixels: int) -> bool:
         image = open_by_pillow(bare, _pillow_formats(but=_HOLDS_LOCK))
         # Leave an image above Pillow's own limit on pixels to the decoder process, because that process can raise it.
         check_size(*image.size, max_pixels=min(max_pixels, Image.MAX_IMAGE_PIXELS or max_pixels))
-        camera_raw = data.startswith(tiff.STARTS) and _is_camera_raw(tiff.read_tags(data), data)
+        camera_raw = data.startswith(tiff_layout.STARTS) and _is_camera_raw(tiff_layout.read_tags(data), data)
         return not camera_raw and not _is_misread_by_pillow(bare)
     except Exception:  # The decoder process will report what is wrong with the file.
         return False
@@ -90,7 +90,7 @@ def _open_tiff(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     """Open a TIFF as its tags require. Develop a camera's raw file, of which Pillow would read only the thumbnail."""
     raw_by_name = imagemagick.find_coder(data, name=name) == "dng"
     with foreign_errors("damaged TIFF"):
-        if _is_camera_raw(tiff.read_tags(data), data):
+        if _is_camera_raw(tiff_layout.read_tags(data), data):
             if not raw_by_name:
                 raise ImageError("raw file of a camera, whose name does not end in that camera's extension")
             return _open_elsewhere(data, name=name, max_pixels=max_pixels)

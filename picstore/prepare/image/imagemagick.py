@@ -20,7 +20,7 @@ from PIL import Image
 
 from picstore.errors import ImageError
 from picstore.prepare.image.size_limits import check_jbig, check_size
-from picstore.prepare.image.tiff import STARTS as TIFF_STARTS
+from picstore.prepare.image.tiff_layout import STARTS as TIFF_STARTS
 
 if TYPE_CHECKING:
     from wand.image import Image as WandImage

@@ -18,7 +18,8 @@ from picstore.errors import ImageError, missing_extra
 from picstore.prepare.engine.library_errors import foreign_errors
 from picstore.prepare.image.exif_orientation import CoordinateMap, read_orientation
 from picstore.prepare.image.size_limits import check_size, open_by_pillow
-from picstore.prepare.image.tiff import STARTS, read_samples
+from picstore.prepare.image.tiff import read_samples
+from picstore.prepare.image.tiff_layout import STARTS
 from picstore.storage.format.maps import MAGIC, MapSpec, can_hold, decode_map, encode_map, read_form
 
 _PNG, _NPY, _EXR = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY", b"\x76\x2f\x31\x01"

@@ -187,7 +187,7 @@ def _check_mask(name: str, image: Image.Image, width: int, height: int) -> None:
 
 def _check_tiff(name: str, data: bytes) -> None:
     """Raise ImageError if Pillow would return the values of a TIFF inverted or in the wrong byte order."""
-    from picstore.prepare.image.tiff import read_layout, read_tags  # imported here, because few masks are TIFFs
+    from picstore.prepare.image.tiff_layout import read_layout, read_tags  # imported here, because few masks are TIFFs
 
     layout = read_layout(read_tags(data), "<" if data.startswith(b"II") else ">")
     white_is_zero = layout.photometric == 0 and (layout.bits > 8 or layout.planar)

@@ -31,8 +31,8 @@ from tiff_files import (
 )  # fmt: skip
 
 from picstore.errors import ImageError
-from picstore.prepare.image import tiff
 from picstore.prepare.image.encode_settings import EncodeSettings
+from picstore.prepare.image.tiff_layout import read_tags
 from picstore.train.cpu.mask_and_image_targets import open_mask
 
 PLAIN = EncodeSettings()
@@ -207,7 +207,7 @@ def test_a_palette_of_any_depth_gives_its_colors(bits):
 def test_a_fax_is_right_in_both_meanings_and_bit_orders(code, fill):
     source = Image.fromarray((ACROSS + DOWN > 1).repeat(7, axis=1)).convert("1")
     data = saved_as_tiff(source, compression=code)
-    tags = tiff.read_tags(data)
+    tags = read_tags(data)
     strip = data[tags[273][0] : tags[273][0] + tags[279][0]]
     strip = strip if fill == 1 else bytes(int(f"{each:08b}"[::-1], 2) for each in strip)
     keys = {256: source.width, 257: source.height, 258: 1, 259: tags[259], 266: fill, 277: 1, 278: source.height}
