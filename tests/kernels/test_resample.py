@@ -24,8 +24,9 @@ from picstore.kernels.resample import resample
 from picstore.train.cpu.render import render
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop
-from picstore.train.transforms.geometry import Geometry, Transform, compose
+from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.resizing import Resize
+from picstore.train.transforms.transform_lists import Transform, compose
 
 sides = st.integers(1, 40)
 Box = tuple[int, int, int, int]

@@ -17,7 +17,8 @@ from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, compose_color
 from picstore.train.transforms.crops import TRIES, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip
-from picstore.train.transforms.geometry import Geometry, compose
+from picstore.train.transforms.geometry import Geometry
+from picstore.train.transforms.transform_lists import compose
 from picstore.train.transforms.views import ViewGroup
 
 

@@ -30,7 +30,8 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color import ColorJitter, Normalize
 from picstore.train.transforms.color_program import ColorProgram, compose_color
 from picstore.train.transforms.crops import RandomHorizontalFlip, RandomResizedCrop
-from picstore.train.transforms.geometry import Geometry, compose
+from picstore.train.transforms.geometry import Geometry
+from picstore.train.transforms.transform_lists import compose
 from picstore.train.transforms.transform_plan import TransformPlan, plan_transforms
 from picstore.train.transforms.views import ViewGroup
 

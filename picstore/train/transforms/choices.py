@@ -19,9 +19,10 @@ from picstore.train.transforms.arguments import checked_numbers, checked_probabi
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 from picstore.train.transforms.constructed import Value
-from picstore.train.transforms.geometry import Geometry, Transform, common_fill
+from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.mixup_cutmix import BatchTransform
 from picstore.train.transforms.padding_and_edges import CONSTANT
+from picstore.train.transforms.transform_lists import Transform, common_fill
 
 _NONE = -1
 # Sizes of the images to which ``_keeps_sizes`` applies a transform, to find out whether it ever changes a size.

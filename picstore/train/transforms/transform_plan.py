@@ -15,9 +15,9 @@ from picstore.train.transforms.arguments import name_of
 from picstore.train.transforms.buckets import AspectRatios, Buckets, Sequences
 from picstore.train.transforms.color_program import ColorTransform, check_color
 from picstore.train.transforms.from_torchvision import Steps
-from picstore.train.transforms.geometry import check_borders, common_fill
 from picstore.train.transforms.mixup_cutmix import BatchTransform
 from picstore.train.transforms.progressive import EpochStages, Progressive
+from picstore.train.transforms.transform_lists import check_borders, common_fill
 from picstore.train.transforms.views import ViewCallables, ViewGroup, Views
 
 # Transform as users give it: one of picstore, one of torchvision, or a callable that takes a batch's images.

@@ -11,7 +11,7 @@ from picstore.train.transforms.arguments import name_of
 from picstore.train.transforms.callables import apply_callable
 from picstore.train.transforms.color_program import ColorTransform, normalizes
 from picstore.train.transforms.constructed import Value
-from picstore.train.transforms.geometry import Transform, output_size
+from picstore.train.transforms.transform_lists import Transform, output_size
 
 _MAX_VIEWS = 256  # maximum number of views of a record in all groups
 

@@ -13,8 +13,9 @@ import picstore
 from picstore.errors import UsageError
 from picstore.train.cpu.render import render, render_mask
 from picstore.train.transforms.batch_random import BatchRandom
-from picstore.train.transforms.geometry import Geometry, compose
+from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.padding_and_edges import BORDERS, border_indices
+from picstore.train.transforms.transform_lists import compose
 from picstore.train.transforms.transform_plan import plan_transforms
 
 MODES = ["edge", "reflect", "symmetric"]

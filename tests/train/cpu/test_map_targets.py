@@ -21,8 +21,9 @@ from picstore.train.cpu.targets import make_target
 from picstore.train.transforms.affine import RandomAffine, RandomRotation
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.crops import CenterCrop, Pad, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip
-from picstore.train.transforms.geometry import Geometry, compose
+from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.resizing import Resize
+from picstore.train.transforms.transform_lists import compose
 
 FORMS = ["map:m", "map:m:scaled", "map:m:valid"]
 TIE, STEPS = 2.0**-20, 2**20

@@ -32,8 +32,9 @@ from picstore.train.transforms.crops import (
     RandomResizedCrop,
     RandomVerticalFlip,
 )
-from picstore.train.transforms.geometry import Geometry, Transform, compose
+from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.resizing import Resize
+from picstore.train.transforms.transform_lists import Transform, compose
 
 BILINEAR = InterpolationMode.BILINEAR
 sides = st.integers(1, 40)

@@ -47,9 +47,10 @@ from picstore.train.transforms.crops import (
     RandomResizedCrop,
     RandomVerticalFlip,
 )
-from picstore.train.transforms.geometry import Geometry, compose
+from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.opcodes import OutputDtype
 from picstore.train.transforms.resizing import Resize
+from picstore.train.transforms.transform_lists import compose
 
 pytest.importorskip("triton")
 

@@ -16,7 +16,8 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.choices import RandomApply, RandomChoice, RandomOrder
 from picstore.train.transforms.color_program import ColorProgram, compose_color
 from picstore.train.transforms.from_torchvision import transform_from_config
-from picstore.train.transforms.geometry import Geometry, compose
+from picstore.train.transforms.geometry import Geometry
+from picstore.train.transforms.transform_lists import compose
 from picstore.train.transforms.transform_plan import plan_transforms
 
 N = 4000

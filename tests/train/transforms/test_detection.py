@@ -20,7 +20,8 @@ import picstore
 from picstore.arrays import F64
 from picstore.errors import UsageError
 from picstore.train.transforms.batch_random import BatchRandom
-from picstore.train.transforms.geometry import Geometry, Transform, compose, output_size
+from picstore.train.transforms.geometry import Geometry
+from picstore.train.transforms.transform_lists import Transform, compose, output_size
 
 sides = st.integers(1, 900)
 

@@ -27,8 +27,9 @@ from picstore.train.transforms.crops import (
     RandomResizedCrop,
     RandomVerticalFlip,
 )
-from picstore.train.transforms.geometry import Geometry, check_borders, common_fill, compose, output_size
+from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.resizing import Resize
+from picstore.train.transforms.transform_lists import check_borders, common_fill, compose, output_size
 
 sides = st.integers(1, 700)
 

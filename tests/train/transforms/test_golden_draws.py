@@ -20,7 +20,8 @@ import torch
 import picstore
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, compose_color
-from picstore.train.transforms.geometry import Geometry, compose
+from picstore.train.transforms.geometry import Geometry
+from picstore.train.transforms.transform_lists import compose
 from picstore.train.transforms.transform_plan import plan_transforms
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "golden" / "draws.json"
