@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
@@ -17,7 +16,7 @@ from picstore.train.batching.columns_and_collate import check_collate, run_colla
 from picstore.train.batching.damage import DamageLog, replace_damaged
 from picstore.train.batching.spec import OutputSpec, PipelineSpec, Resources, default_budget
 from picstore.train.buffers import BufferPool
-from picstore.train.loader_options import LoaderOptions
+from picstore.train.loader_options import LoaderOptions, count_processes
 from picstore.train.order.cursor import EpochCursor, Worker
 from picstore.train.order.rank_shares import find_rank
 from picstore.train.order.requests import Order, TrainingSource
@@ -38,9 +37,6 @@ from picstore.train.transforms.views import Views
 if TYPE_CHECKING:
     from picstore.train.single_batch import SingleBatch
 
-# By default, a loader has one process for every four cores, and at most eight. On the only GPU host that was measured,
-# with 16 cores, four processes were fastest (docs/benchmarks.md); more than eight were never tried.
-CORES_OF_A_PROCESS, MOST_PROCESSES = 4, 8
 _GAP = "reducing_gap"  # Field of a loader's state, present if the option is set.
 
 OrderT = TypeVar("OrderT", bound=Order)
@@ -93,7 +89,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         self._lanes = SharedIntegers((1,))  # number of lanes (parts of an epoch), shared with DataLoader workers
         self._lanes.values[0] = order.lanes
         self._own_lanes, self._own_budget = options["lanes"] is not None, options["budget"] is not None
-        processes = _processes_of(options)
+        processes = count_processes(options)
         self._processes = max(1, processes)
         self.sources = sources
         threads, budget = options["threads"], options["budget"]
@@ -390,30 +386,6 @@ def _remote_of(options: LoaderOptions) -> Remote | None:
     if not options["isolate"]:
         raise UsageError("isolate=False makes batches in this process, engine='ray' on other machines; leave one out")
     return Remote(options["workers"], find_rank(options["rank"], options["world_size"])[1])
-
-
-def _processes_of(options: LoaderOptions) -> int:
-    """Return the number of loader processes by a loader's options; raise UsageError if the options do not fit."""
-    count = options["processes"]
-    if count is None:
-        count = default_processes(options["threads"]) if options["engine"] == "local" else 1
-    elif count > 1 and options["engine"] != "local":
-        raise UsageError(f"processes is {count}; give workers={count} with engine='ray'")
-    elif count > 1 and not options["isolate"]:
-        raise UsageError(f"processes is {count} and isolate False, which makes batches in this process; leave one out")
-    return count if options["isolate"] else 0
-
-
-def default_processes(threads: int | None, environment: Mapping[str, str] = os.environ) -> int:
-    """Return a rank's default number of loader processes: 1/4 of its cores or, if fewer, of ``threads``; from 1 to 8.
-
-    Python's lock limits each process. On 16 cores, one process for every four cores was fastest, with and without a
-    GPU.
-    """
-    ranks = environment.get("LOCAL_WORLD_SIZE", "")  # number of ranks on this machine, set by torchrun
-    cores = count_cores() // max(1, int(ranks) if ranks.isdecimal() else 1)
-    own = min(cores, cores if threads is None else threads)
-    return max(1, min(own // CORES_OF_A_PROCESS, MOST_PROCESSES))
 
 
 def _worker_state() -> dict[str, list[int]]:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader
 
+from picstore.cores import count_cores
 from picstore.errors import UsageError
 from picstore.jpeg.reducing import check_reducing_gap
 from picstore.train.batching.spec import Collate
@@ -26,6 +27,9 @@ from picstore.train.order.state_checks import MAX_POSITION
 from picstore.train.transforms.arguments import checked_integer, is_number
 
 _MAX_RANKS = 1 << 20
+# By default, a loader has one process for every four cores, and at most eight. On the only GPU host that was measured,
+# with 16 cores, four processes were fastest (docs/benchmarks.md); more than eight were never tried.
+CORES_OF_A_PROCESS, MOST_PROCESSES = 4, 8
 
 # Arguments of torch's DataLoader that a loader lacks, and what to do instead. An argument with its default value is
 # accepted.
@@ -239,3 +243,27 @@ def check_main_guard() -> None:
         return
     if b"__name__" not in text and b"parent_process" not in text:
         raise UsageError(f'workers import {path}, which starts them: put what it runs under if __name__ == "__main__":')
+
+
+def count_processes(options: LoaderOptions) -> int:
+    """Return the number of loader processes by a loader's options; raise UsageError if the options do not fit."""
+    count = options["processes"]
+    if count is None:
+        count = default_processes(options["threads"]) if options["engine"] == "local" else 1
+    elif count > 1 and options["engine"] != "local":
+        raise UsageError(f"processes is {count}; give workers={count} with engine='ray'")
+    elif count > 1 and not options["isolate"]:
+        raise UsageError(f"processes is {count} and isolate False, which makes batches in this process; leave one out")
+    return count if options["isolate"] else 0
+
+
+def default_processes(threads: int | None, environment: Mapping[str, str] = os.environ) -> int:
+    """Return a rank's default number of loader processes: 1/4 of its cores or, if fewer, of ``threads``; from 1 to 8.
+
+    Python's lock limits each process. On 16 cores, one process for every four cores was fastest, with and without a
+    GPU.
+    """
+    ranks = environment.get("LOCAL_WORLD_SIZE", "")  # number of ranks on this machine, set by torchrun
+    cores = count_cores() // max(1, int(ranks) if ranks.isdecimal() else 1)
+    own = min(cores, cores if threads is None else threads)
+    return max(1, min(own // CORES_OF_A_PROCESS, MOST_PROCESSES))

@@ -27,4 +27,4 @@ def stage_by_stage(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaders have one process of their own, on machines of many cores too, unless a test asks for more."""
-    monkeypatch.setattr("picstore.train.core.CORES_OF_A_PROCESS", 1 << 10)
+    monkeypatch.setattr("picstore.train.loader_options.CORES_OF_A_PROCESS", 1 << 10)

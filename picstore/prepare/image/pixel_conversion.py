@@ -86,11 +86,11 @@ def _reduce_depth(image: Image.Image, background: tuple[int, int, int]) -> Image
     transparent = image.info.get("transparency")
     alpha = isinstance(transparent, int)
     flat = Image.new("LA" if alpha else "L", image.size)
-    table = np.rint(np.arange(65_536) * (255 / 65_535)).astype(np.uint8)
+    has_16_bits = image.mode != "F" and not _is_wide(image)
+    table = np.rint(np.arange(65_536 if has_16_bits else 0) * (255 / 65_535)).astype(np.uint8)
     for box in strip_boxes(image.size):
         values = np.asarray(image.crop(box))
-        is_scaled = image.mode == "F" or _is_wide(image)
-        grey = scale(values, white) if is_scaled else table[np.clip(values, 0, 65_535)]
+        grey = table[np.clip(values, 0, 65_535)] if has_16_bits else scale(values, white)
         strip = Image.fromarray(grey)
         if alpha:
             strip.putalpha(Image.fromarray(np.where(values == transparent, 0, 255).astype(np.uint8)))

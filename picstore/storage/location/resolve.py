@@ -7,7 +7,6 @@ or writes a dataset's files uses locations.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import reprlib
@@ -42,12 +41,7 @@ Where: TypeAlias = "str | os.PathLike[str] | Location"
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Module and class of a URL's location by the URL's scheme; as names, because a loader of local files needs no module.
-_SCHEMES = {
-    **dict.fromkeys(("s3", "gs", "az"), ("object_store", "Bucket")),
-    **dict.fromkeys(("http", "https"), ("web_and_hub", "WebFile")),
-    "hf": ("web_and_hub", "HubFile"),
-}
+_SCHEMES = ("s3", "gs", "az", "http", "https", "hf")
 _URL = re.compile(r"([a-z][a-z0-9+]*):/{1,2}(.*)", re.DOTALL)  # one slash or two: pathlib turns s3://x into s3:/x
 # Mean seconds per call above which ``map_concurrently`` assumes that calls wait for a disk or network.
 _WAITING_SECONDS = 0.001
@@ -77,9 +71,15 @@ def locate(where: Where) -> Location:
     if match[1] not in _SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
         raise UsageError(f"{redact(path)} is a URL of an unknown scheme; known are {known} and paths")
-    module, name = _SCHEMES[match[1]]
-    remote: type[RemoteFile] = getattr(importlib.import_module(f"picstore.storage.location.{module}"), name)
-    return remote.parse(match[1], match[2])
+    return _class_of(match[1]).parse(match[1], match[2])
+
+
+def _class_of(scheme: str) -> type[RemoteFile]:
+    """Return the class of a scheme's locations, imported here, because a loader of local files needs none of them."""
+    from picstore.storage.location.object_store import Bucket
+    from picstore.storage.location.web_and_hub import HubFile, WebFile
+
+    return {"http": WebFile, "https": WebFile, "hf": HubFile}.get(scheme, Bucket)
 
 
 def locate_writable(where: Where) -> WritableLocation:

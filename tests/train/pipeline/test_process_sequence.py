@@ -25,9 +25,9 @@ from remote_recipes import CROP, RECIPES, contents, write_pictures
 
 import picstore
 from picstore.errors import Corrupt, PicstoreError, UsageError
-from picstore.train import core
+from picstore.train import core, loader_options
 from picstore.train.buffers import BufferPools, receive_descriptor
-from picstore.train.core import CORES_OF_A_PROCESS
+from picstore.train.loader_options import CORES_OF_A_PROCESS
 from picstore.train.order.spans import DealtSpans, Span, steps_of_span
 from picstore.train.pipeline import device_augment, loader_process, process_sequence, runner
 from picstore.train.pipeline.loader_process import AHEAD, SequenceShare
@@ -420,14 +420,15 @@ def test_a_worker_of_a_dataloader_refuses_to_start_processes(pictures: Path) -> 
 def test_a_rank_has_a_process_for_each_four_of_its_cores_up_to_eight(
     monkeypatch: pytest.MonkeyPatch, cores: int, threads: int | None, ranks: str, count: int
 ) -> None:
-    monkeypatch.setattr(core, "CORES_OF_A_PROCESS", CORES_OF_A_PROCESS)
-    monkeypatch.setattr(core, "count_cores", lambda: cores)
-    assert core.default_processes(threads, {"LOCAL_WORLD_SIZE": ranks} if ranks else {}) == count
+    monkeypatch.setattr(loader_options, "CORES_OF_A_PROCESS", CORES_OF_A_PROCESS)
+    monkeypatch.setattr(loader_options, "count_cores", lambda: cores)
+    assert loader_options.default_processes(threads, {"LOCAL_WORLD_SIZE": ranks} if ranks else {}) == count
 
 
 def test_the_default_number_of_processes_gives_way(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "CORES_OF_A_PROCESS", CORES_OF_A_PROCESS)
-    monkeypatch.setattr(core, "count_cores", lambda: 16)
+    monkeypatch.setattr(loader_options, "CORES_OF_A_PROCESS", CORES_OF_A_PROCESS)
+    for module in (core, loader_options):
+        monkeypatch.setattr(module, "count_cores", lambda: 16)
     loader = picstore.Loader(pictures, **{**OPTIONS, "threads": None})
     assert loader._runner._count == 4
     assert [loader._runner._spec_of_process(number).resources.threads for number in range(4)] == [4] * 4
