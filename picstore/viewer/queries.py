@@ -177,8 +177,7 @@ def _list_of(given: dict[str, Any], name: str, kind: type) -> list[Any]:
 
 def _range_of(name: str, bounds: Any) -> tuple[float | None, float | None]:
     known = isinstance(bounds, list) and len(bounds) == 2
-    numbers = [each for each in bounds if each is not None] if known else []
-    if not known or not all(type(each) in (int, float) and math.isfinite(each) for each in numbers):
+    if not known or not all(each is None or (type(each) in (int, float) and math.isfinite(each)) for each in bounds):
         raise UsageError(
             f"the range of {shortened(name)} is {shortened(repr(bounds))}; give two numbers, null for no limit"
         )

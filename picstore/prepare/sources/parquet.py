@@ -21,11 +21,10 @@ from picstore.prepare.sources.parquet_layout import (
     ParquetPart,
     holds_images,
     import_parquet,
-    is_tensor,
     open_parquet,
     parquet_parts,
-    tensor_to_npy,
 )
+from picstore.prepare.sources.parquet_tensors import is_tensor, tensor_to_npy
 from picstore.prepare.sources.samples import SourceSample
 from picstore.prepare.sources.shard_files import missing_shards
 from picstore.prepare.sources.source_file import locate_version, named_file, printable
@@ -128,13 +127,16 @@ def _samples(part: ParquetPart, columns: ColumnChoice) -> Iterator[SourceSample]
                 key = where + schema.image.encode()
                 targets = OWN if schema.json_extra else ""
                 sample = SourceSample(row_name, path, extra=values, reader=read_parquet, key=key, targets=targets)
-                for name, is_there in there:
-                    if is_there is None or is_there[row]:
-                        key, shown = where + name.encode(), printable(name)
-                        attached = Input(f"{row_name}/{shown}", -1, path, reader=read_parquet, key=key)
-                        sample.attachments += ((shown, attached),)
+                present = [name for name, is_there in there if is_there is None or is_there[row]]
+                sample.attachments = tuple((printable(name), _attached(sample, name, where)) for name in present)
                 sample.label = schema.take_label(sample.extra, part.file)
                 yield sample
+
+
+def _attached(sample: SourceSample, column: str, where: bytes) -> Input:
+    """Return the attachment that a column has for a sample, whose row group and row are packed in ``where``."""
+    key = where + column.encode()
+    return Input(f"{sample.name}/{printable(column)}", -1, sample.path, reader=read_parquet, key=key)
 
 
 def _join_extra(values: dict[str, Any], skipped: SkippedFields) -> None:

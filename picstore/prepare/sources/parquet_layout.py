@@ -8,19 +8,17 @@ label=cat/part-0.parquet                               a column ``label`` with t
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-import numpy as np
-
-from picstore.errors import Damage, ImageError, PicstoreError, UsageError, counted
+from picstore.errors import Damage, PicstoreError, UsageError, counted
 from picstore.prepare.sources.folder import NO_IMAGES
 from picstore.prepare.sources.labels import Label, LabelFields, take_label
 from picstore.prepare.sources.lenient_json import json_object
 from picstore.prepare.sources.metadata import SkippedFields
+from picstore.prepare.sources.parquet_tensors import is_tensor
 from picstore.prepare.sources.refused_files import describe_foreign
 from picstore.prepare.sources.samples import choose_image
 from picstore.prepare.sources.source_file import printable, visible_entries
@@ -306,43 +304,6 @@ def is_binary(type_: Any) -> bool:
     import pyarrow as pa
 
     return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_))
-
-
-def is_tensor(type_: Any) -> bool:
-    """Return whether an Arrow type is lists of lists of numbers, at most 3 deep, or a tensor of a fixed shape."""
-    import pyarrow as pa
-
-    if isinstance(type_, pa.FixedShapeTensorType):
-        return True
-    # While Hugging Face's datasets is imported, Array2D has a type of its own.
-    type_, depth = getattr(type_, "storage_type", type_), 0
-    while hasattr(type_, "value_type") and pa.types.is_nested(type_) and not pa.types.is_map(type_):
-        type_, depth = type_.value_type, depth + 1
-    return depth in (2, 3) and bool(pa.types.is_primitive(type_))
-
-
-def tensor_to_npy(scalar: Any) -> bytes:
-    """Return a value of a type that ``is_tensor`` as a .npy file; raise ImageError unless it is a whole rectangle."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    values = scalar.value.values if isinstance(scalar, pa.ExtensionScalar) else scalar.values
-    shape = [len(values)]
-    while pa.types.is_nested(values.type):
-        lengths = pc.list_value_length(values).unique().to_pylist()
-        if len(lengths) != 1 or lengths[0] is None:
-            raise ImageError("its lists have different lengths")
-        shape.append(lengths[0])
-        values = values.flatten()
-    if values.null_count:
-        raise ImageError("a value is null")
-    order = None
-    if isinstance(scalar.type, pa.FixedShapeTensorType):
-        shape, order = scalar.type.shape, scalar.type.permutation
-    out = io.BytesIO()
-    array = values.to_numpy(zero_copy_only=False).reshape(shape)
-    np.save(out, array.transpose(order or range(len(shape))), allow_pickle=False)
-    return out.getvalue()
 
 
 def _is_image(type_: Any) -> bool:
