@@ -93,7 +93,7 @@ def load_verb(verb: str) -> Callable[..., Any]:
 
 
 def _functions(verb: str) -> list[Callable[..., Any]]:
-    """Return the functions whose parameters are those of a verb's command, which calls the first of these functions.
+    """Return the functions whose parameters a verb's command has; the command calls the first of them.
 
     The second function, if any, is the verb's, to which the first passes its ``**options``.
     """

@@ -171,7 +171,7 @@ class Meter:
         self._began = clock()
         self._stage = ""
         self._since = self._began  # Clock's time from which the rate of the current stage is measured.
-        self._done = self._earlier = 0  # Items of the stage done so far, and those of them done by interrupted runs.
+        self._done = self._earlier = 0  # Items of the stage done so far, and items done by interrupted runs.
         self._total: int | None = None
 
     def begin_stage(self, stage: str) -> None:

@@ -28,7 +28,8 @@ def append_bits(accumulator, pending, value, bits, target):
     if pending >= 32:
         pending -= 32
         four = (accumulator >> _u64(pending)) & _MASK32
-        if ((four ^ _MASK32) - _u64(0x01010101)) & four & _u64(0x80808080):  # if a byte may be 0xFF, write bytes singly
+        # If one of the four bytes may be 0xFF, write the bytes singly.
+        if ((four ^ _MASK32) - _u64(0x01010101)) & four & _u64(0x80808080):
             for shift in range(24, -8, -8):
                 target = _write_byte((four >> _u64(shift)) & _u64(255), target)
         else:

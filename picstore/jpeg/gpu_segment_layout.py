@@ -19,8 +19,8 @@ BLOCKS, ENTRIES, SAMPLES = range(25, 28)
 # segments. PART_SHIFT: number that, added to PART_WORDS · p, is the index of the first word of part p of the batch, if
 # part p belongs to this image.
 FIRST_BLOCK, TABLES, FIRST_SAMPLE, PIXELS, FIRST_PART, PART_SHIFT = range(28, 34)
-# SIDE: samples per side of a decoded luma block; the next word is that of a chroma block. WIDER, TALLER: luma samples
-# per chroma sample, across and down.
+# SIDE: samples per side of a decoded luma block; the next word has the same number for a chroma block. WIDER, TALLER:
+# luma samples per chroma sample, across and down.
 SIDE, WIDER, TALLER = 34, 36, 37
 # Offsets, set before decoding, of the image's four Huffman tables in the memory of all batches. CODES: of their counts
 # and symbols, in bytes. PLACES: of their words FIRST_ENTRY to IS_DC, in int32. QUANTIZATION and DATA become offsets in

@@ -31,7 +31,8 @@ from picstore.storage.format.read_container import declared_size
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Allocate, file_name
 
-# Flags with which the kernel opens files: those of ``regular_file.open_regular``, so that opening a pipe cannot wait.
+# Flags with which the kernel opens files; ``regular_file.open_regular`` has the same. O_NONBLOCK: opening a pipe cannot
+# wait for a writer.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _load_u16 = load_function(16)
 
@@ -41,8 +42,8 @@ _ENTRY, _ATTACHMENT, _ROW = layout.ENTRY.itemsize, layout.ATTACHMENT.itemsize, l
 _MAX_CONTAINER, _MAX_RECORDS = layout.MAX_CONTAINER, layout.MAX_RECORDS
 _MAX_ATTACHMENTS, _MAX_EXTRAS = layout.MAX_ATTACHMENTS, layout.MAX_EXTRAS
 _SAMPLINGS, _ALIGNMENT = len(layout.SAMPLINGS), layout.ALIGNMENT
-# Offsets of checksums in a container's header. _SUMS: the checksum of index and attachment table together, that of the
-# segment table, and that of the payload. _EXTRAS_CRC: the checksum of the extras.
+# Offsets of checksums in a container's header. _SUMS: three checksums, one of the index and attachment table together,
+# one of the segment table, and one of the payload. _EXTRAS_CRC: the checksum of the extras.
 _SUMS, _EXTRAS_CRC = (32, 36, 44), 40
 # Results of the kernel for a sound container: _SOUND without extras, _EXTRAS with extras. After _EXTRAS, the caller
 # must still check the decompressed size that the zstd frame of the extras states.

@@ -497,7 +497,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def is_saved(self) -> bool:
-        """Whether all edits of the dataset are saved; for a selection, those of the dataset that it selects from."""
+        """Whether all edits of the dataset are saved; for a selection, all edits of the dataset it selects from."""
         return not self._edits.unsaved and self.uuid == self._origin
 
     def latest(self) -> Dataset:

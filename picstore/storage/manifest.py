@@ -164,7 +164,7 @@ def manifest_file(manifest: Manifest) -> bytes:
 
 
 def read_manifest(root: Where, version: str | None = None) -> Manifest:
-    """Read and check the latest manifest of a dataset, or that of the version whose uuid is ``version``.
+    """Read and check the latest manifest of a dataset, or the manifest of the version whose uuid is ``version``.
 
     Raises:
         Unfinished: a conversion or shuffle into this folder has not ended.

@@ -52,7 +52,7 @@ class RecordCounts:
 
     @classmethod
     def join(cls, parts: Iterable[RecordCounts]) -> RecordCounts:
-        """Add the counts of parts of a dataset by label; memory grows with the number of labels, not that of parts."""
+        """Add the counts of parts of a dataset by label; memory grows with the number of labels, not of parts."""
         total, waiting, size = cls.of({}), [], 0
         for part in parts:
             waiting.append(part)

@@ -262,7 +262,8 @@ def _make_batch(job: MapJob, blocks: BufferPool, chunk: _Chunk) -> Batch | Excep
     count = len(chunk.records)
     if not count:
         return Damage("no record", "")
-    unused = np.zeros(count, np.int64)  # for ``Samples.lane`` and ``Samples.end``, which only loaders use
+    # Placeholder for the fields ``lane`` and ``end`` of ``Samples``, which only loaders use.
+    unused = np.zeros(count, np.int64)
     request = [SourceRequest(0, 0, Samples(chunk.containers, chunk.records, unused, unused), np.arange(count))]
     held = {(0, 0, number): container for number, container in chunk.held.items()}
     try:

@@ -59,7 +59,7 @@ class DataMux(BatchLoader[MuxOrder]):
             and count.
         transform: transforms of sources without transforms of their own. Callables among them take every batch.
         schedule: counts that change: ``(step, counts)`` in ascending order of steps, which are indices of batches. From
-            the step on, the counts replace those of the configuration. Counts are a list, by source, or a dict by name.
+            the step on, the counts replace the configuration's. Counts are a list, by source, or a dict by name.
             The name of a source is its ``name`` in TOML, or else its path as written. A source that a dict does not
             name keeps its count.
         global_counts: whether counts are for the batches of all ranks together, in which case the sizes of the ranks'

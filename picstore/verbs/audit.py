@@ -110,7 +110,7 @@ def _try(state: dict[str, Any], dataset: Any, options: dict[str, Any]) -> Audit 
 
 
 def _audit(state: dict[str, Any], dataset: Any, options: dict[str, Any]) -> Audit:
-    """Return the Audit of a Loader's state; raise UsageError if dataset or options are not those of that Loader."""
+    """Return the Audit of a Loader's state; raise UsageError if dataset or options differ from that Loader's."""
     from picstore.train.audited import Audit
     from picstore.train.orders_of_states import order_of_loader, order_of_state
 

@@ -60,7 +60,7 @@ def require_range(name: str, value: Any, low: int, high: int | None = None) -> N
 
 
 def given_arguments(arguments: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return those of ``arguments`` whose names are in ``names`` and whose values are not None."""
+    """Return the items of ``arguments`` whose names are in ``names`` and whose values are not None."""
     return {name: arguments[name] for name in names if arguments.get(name) is not None}
 
 

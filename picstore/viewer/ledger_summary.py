@@ -53,7 +53,7 @@ def summarize_ledger(dataset: Dataset) -> LedgerSummary:
     """Summarize the ledger of a dataset in one pass over its lines; damaged lines are skipped."""
     tally, examples = Tally(), dict[tuple[str, str], list[LedgerLine]]()
     try:
-        # A joined dataset gets an empty summary, because the ids in its datasets' ledgers are not those of its records.
+        # A joined dataset gets an empty summary, because its records have other ids than its datasets' ledgers.
         if not isinstance(dataset.path, JoinedFolders) and (path := dataset.path / LEDGER).is_file():
             for line in read_lines(path, skip_damaged=True):
                 if (line.status, line.reason) not in tally.reasons and len(tally.reasons) >= _MAX_COUNTED:

@@ -15,7 +15,7 @@ from picstore.storage.dataset import Dataset
 MAX_BYTES = 1 << 29  # Largest number of bytes of extras to keep in memory.
 _BLOCK_BYTES = 1 << 20  # Smallest number of bytes of extras in a block of joined extras, except the last block.
 _CHUNK = 8 << 20  # Number of bytes that ``texts_with`` searches at a time.
-# Table that maps the ASCII code of a capital letter to that of its small letter, and any other byte to itself.
+# Table that maps the ASCII code of a capital letter to the code of its small letter, and any other byte to itself.
 _CAPITALS = np.arange(256, dtype=np.uint8)
 _CAPITALS[ord("A") : ord("Z") + 1] += 32
 IDLE, READING, DONE, FULL = "idle", "reading", "done", "full"

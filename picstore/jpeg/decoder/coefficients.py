@@ -25,9 +25,9 @@ BY_LENGTH = _RANGES + 256
 
 # Shifts of the fields in a 64-bit lookup-table entry, which stands for one or two AC codes. 0: number of bits of all
 # codes and values; _BEGIN: bit at which the last symbol's value begins; _SHIFT: 63 - size of this value; _FIRST_BITS:
-# number of bits of the first symbol's code and value; _FIRST, _LAST: what to add to the index of the coefficient before
-# the entry to get that of the first and of the last symbol, _ENDS if the block ends; _VALUE: the first of two values,
-# int16. Shift amounts are masked by ``& 63`` at no cost, because the processor's shifts use only 6 bits.
+# number of bits of the first symbol's code and value; _FIRST, _LAST: index of the first or last symbol's coefficient,
+# minus the index of the coefficient before the entry, _ENDS if the block ends; _VALUE: the first of two values, int16.
+# Shift amounts are masked by ``& 63`` at no cost, because the processor's shifts use only 6 bits.
 _BEGIN, _SHIFT, _FIRST_BITS, _FIRST, _LAST, _VALUE = 8, 16, 24, 32, 40, 48
 _ENDS = 64
 _63, _255 = np.uint64(63), np.uint64(255)

@@ -1,6 +1,6 @@
 """Forward DCT and quantization of an 8 × 8 block, equal to libjpeg-turbo's "islow" bit for bit.
 
-The constants are those of the inverse transform in ``idct.py``. The first pass transforms rows.
+``idct.py`` has the same constants, for the inverse transform. The first pass transforms rows.
 """
 
 from __future__ import annotations

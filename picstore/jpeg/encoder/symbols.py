@@ -44,7 +44,7 @@ def _add_block(target, counters, kind, difference, block, nonzero):
         target: address of uint32 symbols.
         counters: address of uint32 (4, 256), frequencies of symbols by table.
         kind: 0 for luma, 1 for chroma.
-        difference: DC coefficient minus that of the component's previous block.
+        difference: DC coefficient minus the DC coefficient of the component's previous block.
         block: int16 (64,), coefficients in zigzag order.
         nonzero: uint64 whose bit *k* is set if coefficient *k* is not zero.
     """

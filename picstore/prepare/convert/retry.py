@@ -111,7 +111,7 @@ def _find_readable(listing: Listing, failed: set[int], options: ConvertOptions) 
 def _update_duplicates(
     current: dict[int, int], lines: Sequence[ledger.LedgerLine], failed: set[int], readable: set[int]
 ) -> dict[int, int]:
-    """Map the id of each duplicate to that of the first equal input, as if the ``readable`` inputs had never failed.
+    """Map the id of each duplicate to the id of the first equal input, as if the ``readable`` inputs had never failed.
 
     ``current`` maps each duplicate to the first input with the same bytes in the source as it is now. An input that did
     not fail keeps the first input that its ledger line states, unless its first input in ``current`` is ``readable``.

@@ -46,7 +46,7 @@ def save_for_reuse(
 ) -> None:
     """Save the files of a row of the job, then the ledger ``lines`` of its inputs that need not be converted again.
 
-    A file whose checksum is not that of the manifest is left out. A file with a damaged footer is saved, because its
+    A file whose checksum differs from the manifest's is left out. A file with a damaged footer is saved, because its
     records can still be read.
     """
     folder = reuse_folder(root, row)

@@ -24,7 +24,7 @@ from picstore.prepare.exports.export_format import (
 from picstore.prepare.sources.parquet_layout import CLASSES_KEY, EXTRA_KEY, import_parquet
 from picstore.storage.format.record import Record
 
-# Number of rows per row group, equal to that of Hugging Face's datasets; few, as reading a row fetches its whole group.
+# Number of rows per row group, as Hugging Face's datasets has; few, as reading a row fetches its whole group.
 _ROWS_PER_GROUP = 100
 
 

@@ -56,7 +56,7 @@ def make_map(name: str, data: bytes | Array, spec: MapSpec, image: CoordinateMap
         image: coordinate map that states how the image was rotated and resized.
 
     Raises:
-        ImageError: the map cannot be read exactly, its size is not that of the image, or the dtype of ``spec`` cannot
+        ImageError: the map cannot be read exactly, its size differs from the image's, or the dtype of ``spec`` cannot
             hold the values.
     """
     try:

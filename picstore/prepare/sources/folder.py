@@ -132,7 +132,7 @@ class _Walk:
         return False
 
     def may_be_image(self, name: str) -> bool:
-        """Return whether a file's suffix may be that of an image; if not, count the file as not an image."""
+        """Return whether a file's suffix may belong to an image; if not, count the file as not an image."""
         if not name.lower().endswith(NO_IMAGES):
             return True
         add_note(self.notes, _NO_IMAGE, name)
@@ -156,7 +156,8 @@ class _Walk:
                 inner = {*parents, (own.st_dev, own.st_ino)}
                 try:
                     status = entry.stat()
-                except OSError as error:  # for instance because the path has more than 4,096 bytes
+                # A path of more than 4,096 bytes, for instance, cannot be read.
+                except OSError as error:
                     problem = f"folder cannot be listed: {error.strerror}"
                     yield Input(printable(name), label, entry.path, problem=problem)
                     continue

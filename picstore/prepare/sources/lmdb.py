@@ -68,7 +68,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Stated:
-    """What an LMDB states about its entries as a whole.
+    """Facts that an LMDB states about the set of its entries.
 
     Attributes:
         entries: number of entries.

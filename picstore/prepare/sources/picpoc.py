@@ -44,7 +44,7 @@ def list_picpoc(location: Location) -> Listing:
 
 
 def _numbers(location: Location, *, folders: bool = False) -> list[str]:
-    """Return the names in a folder that are integers, in numeric order; if ``folders``, only those of sub-folders."""
+    """Return the names in a folder that are integers, in numeric order; if ``folders``, only names of sub-folders."""
     found = [name for name, is_folder in visible_entries(location) if name.isdecimal() and (is_folder or not folders)]
     return sorted(found, key=int)
 

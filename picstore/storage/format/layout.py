@@ -17,8 +17,8 @@ from picstore.arrays import Table
 from picstore.errors import Corrupt, TooLarge, Truncated, UnsupportedVersion
 from picstore.storage.format.checksum import crc32c
 
-# Format version of all structures except two manifests: that of an edited dataset has EDITED_VERSION, that of an index
-# (a dataset that refers to images in their files) REFERENCES_VERSION.
+# Format version of all structures except two kinds of manifests. The manifest of an edited dataset has EDITED_VERSION;
+# the manifest of an index (a dataset that refers to images in their files) has REFERENCES_VERSION.
 FORMAT_VERSION = 1
 EDITED_VERSION = 2
 REFERENCES_VERSION = 3

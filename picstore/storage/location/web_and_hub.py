@@ -151,7 +151,8 @@ class HubFile(WebFile):
 
 
 def _http_client(url: str, rule: Retries, headers: dict[str, str]) -> Any:
-    headers = {**headers, "accept-encoding": "identity"}  # so that byte ranges are never those of compressed bytes
+    # The server must not compress the body, because byte ranges would then count compressed bytes.
+    headers = {**headers, "accept-encoding": "identity"}
     options = {"timeout": "120s", "allow_http": url.startswith("http://"), "default_headers": headers}
     return library().store.HTTPStore(url, client_options=options, retry_config=rule.config())
 

@@ -41,7 +41,7 @@ class TransformParams:
 
     @classmethod
     def concatenate(cls, parts: Sequence[TransformParams]) -> TransformParams:
-        """Join the parameters of several batches; the rows of one batch follow those of another."""
+        """Join the parameters of several batches; the rows of one batch follow the rows of the batch before."""
         order = np.arange(sum(len(each.geometry.size) for each in parts))
         return cls(
             Geometry.concatenate([each.geometry for each in parts], order),

@@ -31,7 +31,7 @@ _first_ratio = device_function(first_ratio)
 
 @device_function
 def half_weights(radius, sigma):
-    """Return the float32 weights of a Gaussian blur: that of the middle, then those of ``radius`` taps on one side.
+    """Return the float32 weights of a Gaussian blur: the weight of the middle tap, then ``radius`` weights of one side.
 
     Negligible outer weights are left out; then zeros fill the side up to a multiple of GROUP.
     """

@@ -62,7 +62,7 @@ def augment(
 ) -> Any:
     """Resample images and run their color programs, on the current stream of the images' GPU.
 
-    Pixels equal those of ``cpu.render.render``, and colors those of ``cpu.run_color.run_color``, bit for bit.
+    Pixels equal those of ``cpu.render.render``, and colors equal results of ``cpu.run_color.run_color``, bit for bit.
 
     Args:
         images: n images, uint8 (3, h, w), or (1, h, w) for grey, on one device, with contiguous rows; each covers at

@@ -36,7 +36,7 @@ class ColorPhases:
     words: I64  # (n, k, 14), words of each image's k steps, see ``augment_layout.py``
     counts: I64  # (n,), number of steps of each image
     begins: I64  # (n, p + 1), index of the first step of each of the p phases, then the image's number of steps
-    starts: list[frozenset[int]]  # for each phase, the opcodes with which the phase begins in any of the images
+    starts: list[frozenset[int]]  # p sets, one a phase: opcodes of the steps that begin the phase in any image
     smoothing: Array  # float32 (m, even number), m rows of weights of blurs, from ``blur_weights.smoothing_rows``
 
     @classmethod
@@ -115,7 +115,7 @@ class DescriptorTable:
     offsets: I64  # (n,), number of values (3 · width · height) of all outputs before each image's output
     values: int  # number of values of all outputs together
     tiles: int  # number of tiles of the largest output
-    starts: list[frozenset[int]]  # for each phase, the opcodes with which the phase begins in any of the images
+    starts: list[frozenset[int]]  # p sets, one a phase: opcodes of the steps that begin the phase in any image
     weights: int  # number of int32 in the memory for all images' weights of source pixels
 
     @property

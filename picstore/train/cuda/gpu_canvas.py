@@ -1,4 +1,4 @@
-"""Steps on the GPU that read other pixels of a canvas, with results that equal those of ``train/cpu`` bit for bit.
+"""Steps on the GPU that read other pixels of a canvas, with the same results as ``train/cpu``, bit for bit.
 
 Each step begins a phase, and reads the levels of the previous phase.
 """

@@ -79,7 +79,7 @@ def load_decoder(name: str, device: torch.device) -> Decode:
 
 
 def with_index(device: torch.device) -> torch.device:
-    """Return a CUDA device with an index, by default that of the thread's current device; return others unchanged."""
+    """Return a CUDA device with an index, by default the thread's current one; return other devices unchanged."""
     known = device.type != "cuda" or device.index is not None
     return device if known else torch.device("cuda", torch.cuda.current_device())
 
@@ -150,7 +150,8 @@ def decode_all(streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, d
     made = DecodedStreams([])
     for number, (image, (width, height)) in enumerate(zip(found, sizes.tolist(), strict=True)):
         if isinstance(image, torch.Tensor) and tuple(image.shape) == (3, height, width):
-            made.images.append(image.contiguous())  # because decoders may return other memory layouts
+            # Decoders may return other memory layouts.
+            made.images.append(image.contiguous())
             continue
         shape = f"gives shape {tuple(image.shape)}" if isinstance(image, torch.Tensor) else image
         made.refused.append(shape)

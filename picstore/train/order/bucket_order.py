@@ -248,7 +248,7 @@ class _RankReading:
         return groups[mine], stops[mine]
 
     def _leave(self, read: Table, kept: Table, stop: int) -> tuple[LeavingRun, ...]:
-        """Return the containers that lanes leave up to sample ``stop``, each with those of its records to set aside."""
+        """Return the containers that lanes leave up to sample ``stop``, each with its records to set aside."""
         records: dict[tuple[int, int], list[int]] = {}
         for container, lane, record in kept[["container", "lane", "record"]].tolist():
             records.setdefault((container, lane), []).append(record)

@@ -123,7 +123,7 @@ class BucketCounts:
         return total
 
     def _samples(self, begin: int, end: int, buckets: Bools) -> I64:
-        """Return those of samples ``begin`` … ``end`` - 1 whose containers have records of the marked ``buckets``."""
+        """Return the samples from ``begin`` to ``end`` - 1 whose containers have records of the marked ``buckets``."""
         starts, stops = self._order.lane_positions(begin), self._order.lane_positions(end)
         lanes = np.flatnonzero(starts < stops)
         found = [np.zeros(0, dtype=np.int64)]
@@ -167,7 +167,7 @@ class PlannedBatches:
 
 
 def _group(samples: Table) -> PlannedBatches:
-    """Sort samples by batch; within a batch they keep the given order, which must be that of the epoch."""
+    """Sort samples by batch; within a batch they keep the given order, which must be the epoch's."""
     samples = samples[np.argsort(samples["batch"], kind="stable")]
     begins = np.flatnonzero(np.diff(samples["batch"], prepend=-1))
     lengths = np.diff(begins, append=len(samples))

@@ -25,7 +25,7 @@ from picstore.arrays import I64, U8, Array, Bools
 # Source of a sample's bytes when its batch is made: the container, which the sample's lane (part of the epoch) still
 # reads; a copy from the time when the lane left the container; or a read of the single record.
 IN_CONTAINER, SET_ASIDE, ALONE = 0, 1, 2
-# If a container has at most this many records, their permutation is drawn in one call with those of other containers.
+# If a container has at most this many records, one call draws its permutation together with other containers'.
 _SMALL = 256
 # Average number of containers in a part of a ``ContainerOrder``, which sorts part by part. Twice or half as many would
 # make sorting slower.

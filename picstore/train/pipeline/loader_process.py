@@ -282,7 +282,7 @@ class _MappedBlocks:
 
     def __init__(self) -> None:
         self._mapped: dict[int, Mapping] = {}  # Key: serial number of the block.
-        self._used: dict[int, int] = {}  # Key: serial number of a batch in use; value: that of the batch's block.
+        self._used: dict[int, int] = {}  # Serial number of a batch in use: serial number of its block.
         self._freed: list[int] = []  # Serial numbers of batches of which no array is left.
         self._parted: set[int] = set()  # Serial numbers of batches whose memory ``part`` has made private.
         _mapped_blocks.add(self)

@@ -191,7 +191,7 @@ class ProcessServer:
         return "end", None
 
     def _release(self, freed: list[int], parted: list[int]) -> None:
-        """Let new batches use the blocks of ``freed`` batches; drop those of ``parted``, which the parent copied."""
+        """Let new batches use the blocks of ``freed`` batches; drop blocks of ``parted`` batches, which were copied."""
         for number in (*freed, *parted):
             if (sent := self._sent.pop(number, None)) is not None:
                 batch, address = sent

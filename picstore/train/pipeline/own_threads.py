@@ -252,7 +252,7 @@ def close_at_exit(closable: Closable) -> None:
 class _Garbage:
     """Thread that closes objects found by a garbage collection; it runs while any object is open.
 
-    A collection may begin in a thread that holds a lock, such as that of ``threading.enumerate``, which a pipeline's
+    A collection may begin in a thread that holds a lock, such as ``threading.enumerate``'s, which a pipeline's
     threads need in order to end. Waiting for the pipeline's threads there would be a deadlock.
     """
 

@@ -314,7 +314,7 @@ _generator_locks: dict[int, threading.RLock] = {}
 
 
 def _seed_generators(seed: int, device: torch.device) -> None:
-    """Seed torch's generators of the CPU and of one device; ``torch.manual_seed`` would seed those of all GPUs."""
+    """Seed torch's generators of the CPU and of one device; ``torch.manual_seed`` would seed all GPUs' generators."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         with torch.cuda.device(device):

@@ -242,7 +242,8 @@ class AheadStage:
         """Finish all batches that were started, even after ``close``, because the GPU may read their memory."""
         while self._finish_one():
             pass
-        self._finished.put(None)  # for a consumer that calls ``receive`` again after an error
+        # Without this end mark, a consumer that calls ``receive`` again after an error would wait forever.
+        self._finished.put(None)
 
     def _finish_one(self) -> bool:
         if (started := self._started.get()) is None:

@@ -275,7 +275,7 @@ def _dirichlet(alpha: float, count: int, random: BatchRandom) -> F64:
 def _gamma(alpha: float, random: BatchRandom) -> F64:
     """Draw a number for each image from the gamma distribution with shape parameter ``alpha``: float64 (n,).
 
-    The method is that of Marsaglia and Tsang, "A simple method for generating gamma variables".
+    The method is from Marsaglia and Tsang, "A simple method for generating gamma variables".
     """
     if alpha == 1:
         return -np.log1p(-random.uniform(1)[:, 0])
