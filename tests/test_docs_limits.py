@@ -24,7 +24,7 @@ NEW = 1000  # of a page that is not in LIMITS
 LIMITS = {
     "audit.md": 630,
     "benchmarks.md": 2360,
-    "cli.md": 2840,
+    "cli.md": 2850,
     "comparison.md": 1320,
     "compatibility.md": 730,
     "convert.md": 880,
@@ -34,7 +34,7 @@ LIMITS = {
     "distributed.md": 1030,
     "editing.md": 1220,
     "environment.md": 840,
-    "format.md": 4680,
+    "format.md": 4690,
     "formats.md": 2480,
     "frameworks.md": 1550,
     "gpu.md": 840,
@@ -62,12 +62,12 @@ LIMITS = {
     "shapes.md": 650,
     "sources.md": 2905,
     "targets.md": 820,
-    "training.md": 1280,
+    "training.md": 1290,
     "transforms.md": 1420,
     "tutorial.md": 780,
     "view.md": 1170,
 }
-TOTAL = 52_900
+TOTAL = 52_950
 
 
 class Nav(yaml.SafeLoader):  # type: ignore[misc]
