@@ -17,8 +17,7 @@ from picstore.kernels.simd import load_native_u64
 from picstore.train.transforms.blur_weights import GROUP, NEGLIGIBLE, first_ratio
 
 _LEVELS = 256
-# Number of histograms: one for each byte of a 64-bit word, because successive increments of one counter would wait for
-# each other.
+# Number of histograms, one for each byte of a word, because increments of one counter wait for each other.
 _TABLES = 8
 
 _f32, _i32, _u8, _u64 = np.float32, np.int32, np.uint8, np.uint64

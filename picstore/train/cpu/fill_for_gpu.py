@@ -71,10 +71,7 @@ class StreamFiller:
         self.targets: list[GroupTargets] | None = empty_targets(output, count)
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Cut the JPEG streams of ``slots`` to the parts that views show.
-
-        Return, by slot, damage that prevents decoding.
-        """
+        """Cut the streams of ``slots`` to the parts that views show; return, by slot, damage that prevents decoding."""
         records = self._records
         chosen = [slot for slot in slots if slot not in records.problems and records.sizes[slot, 0]]
         if chosen:
@@ -95,10 +92,7 @@ class StreamFiller:
         return records.corrupt(wrong)
 
     def _check(self, slot: int) -> dict[int, str]:
-        """Check the headers of a slot's stream, which determine what a GPU decoder allocates.
-
-        Return {slot: problem}, or {} if the headers are sound.
-        """
+        """Check a stream's headers, by which GPU decoders allocate memory; return {slot: problem}, or {} if sound."""
         start, stop = self._encoded.bounds[slot].tolist()
         width, height = self._encoded.boxes[slot, 2:].tolist()
         if self._records.foreign[slot]:
@@ -154,10 +148,7 @@ class SegmentFiller:
         self.targets: list[GroupTargets] | None = empty_targets(output, n)
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Copy the tiles of the images ``slots`` and describe them for the GPU.
-
-        Return, by slot, the damage of images that cannot be decoded.
-        """
+        """Copy and describe the tiles of images ``slots``; return, by slot, damage of images that cannot be decoded."""
         records = self._records
         self._describe(slice(slots.start, slots.stop))
         wrong: dict[int, str] = {}
@@ -196,8 +187,7 @@ class SegmentFiller:
         self._encoded.bounds[part, 1] += results[:, 3] * good
         self._encoded.boxes[part] = rects
         self._encoded.boxes[part, 1] += records.tops[part]
-        # For the GPU, the copied rows of tiles are an image: count this image's height and box from the first copied
-        # row.
+        # For the GPU, the copied rows of tiles are the image: its height and box count from the first copied row.
         top, height = rects[:, 1], records.layouts[part, HEIGHT]
         rows = results[:, 2] // self._per_row[part]
         self._tilings[part, HEIGHT] = np.minimum(rows * records.layouts[part, MCU_HEIGHT], height - top)
@@ -217,7 +207,7 @@ class SegmentFiller:
         return int(described[0]) if len(described) and next(_probed) < PROBED else -1
 
     def _probe(self, slot: int) -> None:
-        """Decode the shown box of image ``slot`` on the CPU too; keep the pixels to compare them with the GPU's."""
+        """Decode what views show of image ``slot`` on the CPU too; keep the pixels to compare them with the GPU's."""
         tops = int(self._records.tops[slot])
         box = boxes_to_cut(self._records.to_held(self._reach[[slot]], [slot]), self._records.layouts[[slot], :2])[0]
         factor = int(self._factors[slot])

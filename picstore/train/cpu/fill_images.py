@@ -65,10 +65,7 @@ class ImageFiller:
         self.encoded: EncodedBatch | None = None
 
     def fill(self, slots: range) -> dict[int, Damage]:
-        """Decode, resample and color the images of ``slots``.
-
-        Return, by slot, the damage of records that give no image.
-        """
+        """Make the images of ``slots``; return, by slot, the damage of records that give no image."""
         records, plain = self._records, self._plain(slots)
         described = self._describe(plain) if self._strided is None else self._strided[:, slots.start : slots.stop]
         made = self._fused.run(records, slots, np.ascontiguousarray(described).reshape(-1, described.shape[2]))
@@ -116,10 +113,7 @@ class ImageFiller:
             run_color(view.params.program, view.first + slot, image, out, self._dtype)
 
     def _fill_others(self, slots: range, plain: Sequence[Images]) -> dict[int, str]:
-        """Decode and resample the images of ``slots`` that the fused kernel has not made.
-
-        Return, by slot, why an image does not decode.
-        """
+        """Make images of ``slots`` that the fused kernel has left out; return, by slot, why one does not decode."""
         records = self._records
         missing = np.flatnonzero(~self._fused.done[slots.start : slots.stop]) + slots.start
         chosen = [slot for slot in missing.tolist() if slot not in records.problems]

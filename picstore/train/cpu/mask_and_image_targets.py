@@ -97,10 +97,7 @@ def _divided(geometry: Geometry, slot: int, scale: int, source_size: tuple[int, 
 
 
 def make_mask(name: str, blob: bytes | memoryview, geometry: Geometry, slot: int) -> Array:
-    """Resample an image's mask by nearest-neighbor interpolation.
-
-    Return uint8 or int64 (H, W), 0 outside of the image.
-    """
+    """Resample an image's mask by nearest-neighbor interpolation to uint8 or int64 (H, W), 0 outside of the image."""
     mask = open_mask(name, blob, *geometry.source_size[slot].tolist())
     width, height = geometry.size[slot].tolist()
     out = np.empty((height, width), dtype=mask.dtype)

@@ -126,10 +126,7 @@ def _permute(chunk, first, second):
 
 @device_function
 def _read(image, begin, chunk):
-    """Copy pixels ``begin`` to ``begin + _CHUNK`` of an image (3, pixels) to the chunk.
-
-    At the image's end, the rest of the chunk keeps its old values.
-    """
+    """Copy pixels of an image (3, pixels) from ``begin`` on to the chunk, whose rest keeps its values at the end."""
     for c in range(3):
         row, source = chunk[c], image[c][begin : begin + _CHUNK]
         for i in range(source.size):

@@ -214,7 +214,6 @@ def _noisy(descriptor, step, value, y, x, channel: tl.constexpr):
 
 @device_function
 def _erased(step, opcode, r, g, b, y, x):
-    """Replace the pixels in the step's box by one color or by random values; return all pixels."""
     if opcode == _ERASE:
         inside = _in_box(step, y, x)
         r = tl.where(inside, load_f32(step, OPERANDS + 4), r)
@@ -233,7 +232,6 @@ def _erased(step, opcode, r, g, b, y, x):
 
 @device_function
 def _in_box(step, y, x):
-    """Return whether the pixels (y, x) lie in the step's box."""
     left, top = load_f32(step, OPERANDS), load_f32(step, OPERANDS + 1)
     right, bottom = load_f32(step, OPERANDS + 2), load_f32(step, OPERANDS + 3)
     return (y >= top) & (y < bottom) & (x >= left) & (x < right)

@@ -63,10 +63,7 @@ def make_weights(table, LANES: tl.constexpr):
 
 @device_function
 def _weigh(descriptor, words, made, x, length):
-    """Compute the weights of source pixels for the output pixels ``x`` along one axis; write them to ``made``.
-
-    Return each output pixel's number of weights.
-    """
+    """Write the weights for output pixels ``x`` along an axis to ``made``; return each pixel's number of weights."""
     interpolation, antialias = load_i32(descriptor, FILTER), load_i32(descriptor, FILTER + 1)
     low, high, extent = load_i32(words, CLIP), load_i32(words, CLIP + 2), load_i32(words, SOURCE)
     support = load_f64(words, MAP + 4)

@@ -228,7 +228,7 @@ def _find_image(images, part, count):
 
 @device_function
 def _blocks_of_mcu(image):
-    """Return the number of luma blocks in an MCU, and the number of all blocks in the MCU."""
+    """Return an MCU's number of luma blocks, and its number of all blocks."""
     three = tl.load(image + _COMPONENTS) == 3
     luma = tl.where(three, (tl.load(image + _ACROSS) * tl.load(image + _DOWN)).to(tl.int32), 1)
     return luma, tl.where(three, luma + 2, 1)

@@ -78,10 +78,7 @@ def _register(mapping: Mapping, device: torch.device) -> str:
 
 
 def _unregister(address: int, device: torch.device, pid: int) -> None:
-    """Unlock memory after its copies to the GPU have ended.
-
-    Do nothing in a forked process, where CUDA does not work.
-    """
+    """Unlock memory once its copies to the GPU have ended; do nothing in a fork, where CUDA does not work."""
     if pid != os.getpid():
         return
     cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -83,7 +83,6 @@ class Pixels(BatchForm):
     decoded = True
 
     def load_filler(self, spec: PipelineSpec) -> Filler:
-        """Load all kernels, the fused kernel included; return the class that fills batches."""
         from picstore.train.cpu.fused import load_kernels
 
         filler = super().load_filler(spec)
@@ -122,7 +121,6 @@ class Streams(BatchForm):
     def make_maker(
         self, output: OutputSpec, device: torch.device, *, strict: bool, load: Callable[[torch.device], Decode]
     ) -> BatchMaker:
-        """Return a maker that decodes the streams with nvJPEG."""
         from picstore.train.pipeline.device_decoding import DecodeStreams
 
         return DecodeStreams(output, device, load(device), strict)
@@ -144,7 +142,6 @@ class Segments(BatchForm):
     def make_maker(
         self, output: OutputSpec, device: torch.device, *, strict: bool, load: Callable[[torch.device], Decode]
     ) -> BatchMaker:
-        """Return a maker that decodes the segments with picstore's kernels."""
         from picstore.train.pipeline.device_decoding import DecodeTiles
 
         return DecodeTiles(output, device, strict)
@@ -159,5 +156,5 @@ _OF_DECODERS = {"cpu": "pixels", "picstore": "segments"}
 
 
 def form_of_decoder(decoder: str) -> str:
-    """Return the key in ``FORMS`` of the form in which a decoder takes a batch's images."""
+    """Return the key in ``FORMS`` of the form of batch that a decoder takes."""
     return _OF_DECODERS.get(decoder, "streams")

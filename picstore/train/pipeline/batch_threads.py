@@ -153,7 +153,7 @@ class Pipeline:
         return self._stop or self._pid != os.getpid()
 
     def _plan(self) -> None:
-        """Queue the futures of all batches or, after a failure, an error; the main function of the planner's thread."""
+        """Queue the future of each batch, and at the end None or, after a failure, the error."""
         try:
             for filling in self._start_batches():
                 self._queue.put(filling)
@@ -162,10 +162,7 @@ class Pipeline:
             self._queue.put(error)
 
     def _start_batches(self) -> Iterator[Future[HostBatch]]:
-        """Yield the future of each batch when its filling starts.
-
-        Containers of later batches are read in advance, as far as the budget allows.
-        """
+        """Yield the future of each batch when its filling starts; read containers of later batches in advance."""
         ahead: deque[_RequestedBatch] = deque()
         requests = self._draw_requests()
         following, first = next(requests, None), True
@@ -242,7 +239,7 @@ class Pipeline:
         return found
 
     def _set_aside(self, request: BatchRequest, containers: ReadContainers) -> None:
-        """Copy records that later batches need from containers that lanes (the epoch's parts) leave after this one."""
+        """Copy records for later batches from containers that lanes (parts of the epoch) leave after this batch."""
         for wanted in request:
             for run in wanted.leaving:
                 if len(run.records):

@@ -58,7 +58,6 @@ def augment_views(
         places: for each batch, left and top of each decoded image in its stored image, int64 (n, 2), and the factors
             by which decoding divided the sides, int64 (n,).
         params: for each batch, the group's parameters.
-        output, group: output of the pipeline, and the group of views.
 
     Returns:
         For each batch, the group's views: a tensor (views, n, 3, H, W) if the transforms fix the size; else, for each
@@ -81,7 +80,7 @@ def augment_views(
 def _augment_alone(
     images: Images, places: tuple[I64, I64], params: TransformParams, output: OutputSpec, group: GroupSpec
 ) -> Any:
-    """Resample and color the images of one batch; return the batch's views of ``group``, as `augment_views` does."""
+    """Return the views of one batch, in the form in which `augment_views` returns them."""
     count, n = group.count, len(images)
     if count > 1:
         again = np.tile(np.arange(n), count)
@@ -93,7 +92,6 @@ def _augment_alone(
 
 
 def _select(images: Images, numbers: I64) -> Images:
-    """Return the images with the indices ``numbers``, in the order of ``numbers``."""
     return [images[number] for number in numbers.tolist()] if isinstance(images, list) else images.select(numbers)
 
 

@@ -88,11 +88,9 @@ class OneByOne(ABC):
     together = 1
 
     def takes(self, hosts: Sequence[HostBatch]) -> bool:
-        """Return whether there is only one batch."""
         return len(hosts) == 1
 
     def start(self, hosts: Sequence[HostBatch]) -> list[Finish]:
-        """Make the only batch of ``hosts``; return a list with one function, which returns the batch."""
         (host,) = hosts
         made = self(host)
         made = replace(made, event=_record_event(made.batch.labels.device))
@@ -120,7 +118,6 @@ class CopyPixels(OneByOne):
     device: torch.device
 
     def __call__(self, host: HostBatch) -> MadeBatch:
-        """Queue the copy of a batch, and return the copy."""
         tensors = image_tensors(host.images, getattr(torch, self.output.dtype))
         pinned = Batch.from_host(host, tensors, self.output.groups).pin_memory()
         host.release()
@@ -281,10 +278,7 @@ class _BegunTiles:
         return status.wait()[slots]
 
     def finish(self, batch: Batch, event: torch.cuda.Event | None) -> MadeBatch:
-        """Wait for the GPU; if it refused images, decode these on the CPU.
-
-        The batch is then augmented again with the images from the CPU.
-        """
+        """Wait for the GPU; if it refused images, decode them on the CPU, and augment the batch again with them."""
         from picstore.train.cuda.decode_tiles import explain  # imported late, because it imports Triton
 
         make, host, encoded, tables = self._make, self._host, self._encoded, self.tables

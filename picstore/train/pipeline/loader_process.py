@@ -147,7 +147,7 @@ class LoaderProcess:
         self._blocks = _MappedBlocks()
         self._between_messages = False
         self.running = self._failed = False
-        self._sequences = 0  # Number of sequences that have begun, by which ``end_sequence`` knows the latest sequence.
+        self._sequences = 0  # Number of sequences begun, which is also the serial number of the latest sequence.
         self._send(spec)
 
     @property
@@ -269,7 +269,6 @@ class LoaderProcess:
         raise PicstoreError(f"{ended}: {lines[-1 if code > 0 else 0]}") from _ChildError(text)
 
     def _map_batch(self, message: Message) -> HostBatch:
-        """Return a message's batch, with arrays in the memory of the message's block."""
         memory = self._blocks.use(message, self._receive_descriptor)
         arrays = map_images(partial(map_array, memory), message.arrays)
         self._counter.add(**asdict(message.stats - self._stats))

@@ -58,7 +58,6 @@ class _SharedBlock:
     descriptor: int | None
 
     def close(self) -> None:
-        """Close the block's file descriptor if it is still open."""
         if self.descriptor is not None:
             os.close(self.descriptor)
         self.descriptor = None
@@ -95,7 +94,6 @@ class _SharedBlocks:
         return [self._gone.pop() for _ in range(len(self._gone))]
 
     def find(self, address: int) -> _SharedBlock:
-        """Return the block of shared memory in which an address lies."""
         for block in self._blocks.copy().values():  # a copy, because other threads change the dict
             if block.start <= address < block.start + block.size:
                 return block

@@ -117,7 +117,7 @@ class _FutureCall(Generic[R]):
 
 
 def _run_calls(calls: SimpleQueue[Call | None], yields: bool) -> None:
-    """Run calls until the pool ends; the main function of a pool's thread."""
+    """Run calls until the pool sends None; on Linux, ``yields`` lowers the thread's priority."""
     if yields and sys.platform == "linux":  # Other systems have priorities only of whole processes.
         thread = threading.get_native_id()
         with contextlib.suppress(OSError):  # A sandbox may forbid a change of priority.
@@ -201,8 +201,6 @@ class FillingBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Call, for a decoding thread, that fills some slots of a batch."""
-
     batch: FillingBatch
     slots: range
 
@@ -276,7 +274,6 @@ class _Garbage:
         (self._collecting.add if phase == "start" else self._collecting.discard)(threading.get_ident())
 
     def start(self) -> None:
-        """Start the thread unless it runs."""
         with self._lock:
             if not self._started:
                 self._started = True
@@ -290,7 +287,7 @@ class _Garbage:
             close()
 
     def call_all(self) -> None:
-        """Call all functions that wait for the closing thread, in the calling thread instead."""
+        """Call, in this thread, all functions that wait for the closing thread."""
         with contextlib.suppress(Empty):
             while True:
                 self._waiting.get_nowait()()

@@ -182,7 +182,6 @@ class Prefetcher:
         self._held[key] = held
 
     def _estimate(self, key: ContainerKey, use: ContainerUse) -> int:
-        """Estimate the bytes of memory that a container will take."""
         source = key[0]
         return use.size * self._read_bytes[source] // self._read_sizes[source]
 
@@ -196,7 +195,6 @@ class Prefetcher:
             self._ending.pop().join()
 
     def _start_readers(self) -> None:
-        """Wake or start readers for the containers that wait to be read."""
         self._work.notify(min(len(self._waiting), self._idle))
         for _ in range(min(len(self._waiting) - self._idle, self._readers.threads - self._reading)):
             name = f"{PREFIX}read_{self._reading}"
@@ -206,7 +204,7 @@ class Prefetcher:
             self._reading += 1
 
     def _read_waiting(self) -> None:
-        """Read waiting containers until none is left, and keep no reference to any; the main function of a reader."""
+        """Read waiting containers until none is left, keeping no reference to any."""
         handed_over = False
         while calls := self._take_waiting(handed_over):
             handed_over = self._read_some(calls)
@@ -228,10 +226,7 @@ class Prefetcher:
             return [self._waiting.popleft() for _ in range(count)]
 
     def _read_some(self, calls: list[tuple[ContainerKey, Future[ReadResult]]]) -> bool:
-        """Read the containers of ``calls``, hand them to their futures, and empty the list.
-
-        Return False if reading fails.
-        """
+        """Read the containers of ``calls``, hand them to their futures, and empty the list; return False on failure."""
         for _, future in calls:
             future.set_running_or_notify_cancel()
         try:

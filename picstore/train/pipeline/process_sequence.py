@@ -53,10 +53,7 @@ class ProcessSequence:
         self._pid = os.getpid()
 
     def receive(self) -> HostBatch | None:
-        """Return the next batch, or None at the end.
-
-        If a process has failed, its error is raised when its next batch is due.
-        """
+        """Return the next batch, or None at the end; raise a failed process's error when its next batch is due."""
         if self._pid != os.getpid():
             raise CancelledError
         if not self._numbers:
@@ -119,7 +116,6 @@ class ProcessSequence:
         return bool(ready)
 
     def _advance(self) -> None:
-        """Note that a batch was taken; after the last batch of a span, advance to the next process."""
         if self._left is not None:
             self._left -= 1
         if self._left == 0:

@@ -157,7 +157,7 @@ class PipelineRunner:
             self._workers.count = count
 
     def batches(self, span: Span) -> Delivery:
-        """Return a span's batches before callables: those that :meth:`keep` kept for its start, or new batches."""
+        """Return a span's batches, to which no callable is applied: those that :meth:`keep` kept, or new batches."""
         position = span.epoch, span.first
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -177,7 +177,6 @@ class PipelineRunner:
         return Delivery(stage, self._counter, self._damage_log)
 
     def _start_source(self, span: Span) -> HostSource:
-        """Return the source of a span's batches in the host's memory: remote workers, processes or threads."""
         if self._pid != os.getpid():
             # In a fork, locks copied from the parent may be held forever, and the buffers are the parent's.
             self._buffers, self._counter = self._make_buffers(), StatsCounter(self._counter.stats)
@@ -261,7 +260,6 @@ class PipelineRunner:
         return ProcessSequence(self._processes, span, specs[0])
 
     def _spec_of_process(self, number: int) -> PipelineSpec:
-        """Return the specification with one process's share of threads and budget."""
         resources = self._spec.resources
         threads = max(1, (resources.threads + number) // self._count)
         budget = max(1, resources.budget // self._count)
@@ -273,7 +271,6 @@ class PipelineRunner:
         return process
 
     def _on_cluster(self, remote: Remote, span: Span) -> HostSource:
-        """Return batches made by remote workers, which are kept across epochs."""
         from picstore.train.pipeline.remote_sequence import RemoteSequence
 
         if Worker.current().count:

@@ -75,7 +75,6 @@ class TensorStage:
         self._dtype: torch.dtype = getattr(torch, output.dtype)
 
     def receive(self) -> MadeBatch | None:
-        """Return the next batch, or raise the error of the source."""
         host = self._source.receive()
         if host is None:
             return None
@@ -84,7 +83,6 @@ class TensorStage:
         return MadeBatch(batch, host.damage)
 
     def close(self) -> None:
-        """Close the source."""
         self._source.close()
 
 
@@ -148,7 +146,7 @@ class AheadStage:
         self._source.close()
 
     def _receive_all(self) -> None:
-        """Receive batches while fewer than ``most_ahead`` wait for the consumer; the main function of a thread."""
+        """Receive batches until ``_most_ahead`` are not yet taken by the consumer, then one for each batch taken."""
         going_on = True
         while going_on:
             with self._changed:
@@ -172,7 +170,7 @@ class AheadStage:
         return not _is_last(received)
 
     def _start_all(self) -> None:
-        """Start received batches on the device until the last one is started; the main function of a thread."""
+        """Start received batches on the device until the last one is started."""
         try:
             while self._start_some():
                 pass
@@ -258,7 +256,6 @@ class AheadStage:
 
 
 def _is_last(received: HostBatch | BaseException | None) -> bool:
-    """Return whether an item received from a source is the last item: None, which means the end, or an error."""
     return received is None or isinstance(received, BaseException)
 
 
@@ -274,7 +271,6 @@ def _answer(error: BaseException | None) -> Any:
 
 @cache
 def _warn_of_memory() -> None:
-    """Log once that the GPU has too little memory to decode several batches in one call; each is decoded alone."""
     logger.warning("the GPU's memory does not suffice to decode batches together; each is decoded by itself")
 
 
@@ -285,10 +281,8 @@ def _streams(device: torch.device) -> list[torch.cuda.Stream]:
 
 
 def _current(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
-    """Return a context in which ``stream`` is the current stream; for None, the context changes nothing."""
     return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 def _rotate_streams(device: torch.device) -> Iterator[torch.cuda.Stream | None]:
-    """Yield the streams of a GPU in turn, without end; yield None for a CPU."""
     return itertools.cycle(_streams(device) if device.type == "cuda" else [None])
