@@ -25,8 +25,7 @@ from picstore.train.order.requests import SourceRequest, TrainingSource
 from picstore.train.transforms.transform_plan import TARGETS
 
 ReadResult: TypeAlias = "Container | Damage"  # a container, or why it cannot be read
-# Source, epoch and index of a container. The epoch is included because each epoch's crops need other parts of a
-# container.
+# Source, epoch and index of a container; the epoch, because each epoch's crops need other parts of the container.
 EpochContainer: TypeAlias = tuple[int, int, int]
 ReadContainers: TypeAlias = Mapping[EpochContainer, ReadResult]
 
@@ -41,8 +40,7 @@ class BatchRecords:
     entries: Table  # ``layout.ENTRY`` (n,), index entries; zeros for an empty slot
     held: Table  # (n,), index entries that describe only the parts of records that were read
     tops: I64  # (n,), number of the image's pixel rows above the rows that were read
-    # (n, 2), addresses of the stream and of its segments' lengths, as in ``jpeg.cut.TiledJpegs``; 0 for an empty slot.
-    addresses: U64
+    addresses: U64  # (n, 2), addresses of stream and segment lengths, see ``jpeg.cut.TiledJpegs``; 0 for an empty slot
     sizes: I64  # (n, 2), bytes of the stream, and number of its restart segments; 0 for an empty slot
     layouts: I64  # (n, 6), sizes and tilings of the images in ``held``, see ``layouts_of``
     image_sizes: I64  # (n, 2), width and height of stored images
@@ -321,8 +319,7 @@ def _enter_targets(
             continue
         stored = {name: StoredMap(maps[name], blob) for name, blob in attachments.items() if name in maps and len(blob)}
         records.extras[slot], records.attachments[slot] = extra, {**attachments, **stored}
-    # Drop decompressed extras larger than the container, because the budget counts only the container's bytes. The next
-    # batch decompresses them again.
+    # Drop decompressed extras larger than the container, because the budget counts only the container's bytes.
     container.release_extras(above=len(container.buffer))
 
 

@@ -124,8 +124,7 @@ class EncodedBatch:
     """Description, by slot, of a batch's JPEG streams, which a GPU decodes."""
 
     bounds: I64  # (n, 2), offsets of each stream's start and end in ``HostBatch.images``; equal if there is none
-    # (n, 4), left, top, width and height of each decoded image, in pixels of the stored image.
-    boxes: I64
+    boxes: I64  # (n, 4), left, top, width and height of each decoded image, in pixels of the stored image
     params: tuple[TransformParams, ...]  # random parameters of each group of views, which the same transforms make
     files: RecordFiles
     shown: I64  # (n,), for each slot, the slot from whose stream its image comes: itself or its replacement

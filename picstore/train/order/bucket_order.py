@@ -87,7 +87,6 @@ class BucketOrder:
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
     ) -> Iterator[BatchRequest]:
-        """Yield the requests for batches, as :meth:`Order.requests` describes."""
         live = sources[0].dataset.live
         while True:
             plan = self._plan(live, epoch)
@@ -175,7 +174,6 @@ class BucketOrder:
         return BucketPlan(order, live, self.table, self._divide(epoch))
 
     def _divide(self, epoch: int) -> list[Division]:
-        """Return the division of each bucket's samples in an epoch into global batches."""
         found, plans = [], 0
         for bucket, (count, sizes) in enumerate(zip(self.counts, self.batch_sizes, strict=True)):
             keys = rng.key(rng.BUCKET, self.seed, bucket), rng.key(rng.BUCKET, self.seed, bucket, epoch)
@@ -238,7 +236,7 @@ class _RankReading:
         self._previous = int(stops[-1])
 
     def _next_batches(self, planned: PlannedBatches) -> tuple[I64, I64]:
-        """Return indices in ``planned`` of this process's complete batches, and in the epoch of their last samples."""
+        """Return indices in ``planned`` of this process's complete batches, and each one's last sample in the epoch."""
         groups = np.flatnonzero(planned.complete)
         stops = planned.samples["number"][planned.last[groups]]
         order = np.argsort(stops)

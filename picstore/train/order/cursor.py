@@ -56,8 +56,7 @@ class EpochCursor:
         self._first: tuple[int, int] | None = None
         # ``_first`` if the iteration that began there was dropped after at most one batch; otherwise None.
         self._peeked: tuple[int, int] | None = None
-        # Start position that ``set_epoch`` gave to the next iteration; an iterator that is still in use does not change
-        # it.
+        # Start position that ``set_epoch`` gave to the next iteration; iterators still in use do not change it.
         self._named: tuple[int, int] | None = None
         # Epoch of the loader minus the training loop's number for it; None after loading a state, until that is known.
         self._offset: int | None = 0

@@ -26,7 +26,7 @@ _FIXED = ("dataset", "seed", "shuffle", "lanes", "weights")
 
 @dataclass(frozen=True, slots=True)
 class DatasetOrder:
-    """Order of a Loader: epoch after epoch of one dataset, shared by ranks; see :class:`Order`."""
+    """Order of a Loader: epochs of one dataset, shared by ranks; see :class:`Order` and :class:`SteppedOrder`."""
 
     shard: RankShard
     seed: int
@@ -64,7 +64,6 @@ class DatasetOrder:
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
     ) -> Iterator[BatchRequest]:
-        """Yield the requests for batches, as :meth:`Order.requests` describes."""
         dataset, shard = sources[0].dataset, self.shard
         while True:
             order, runs = self._epoch_order(dataset, epoch), OpenRuns()
@@ -82,21 +81,18 @@ class DatasetOrder:
             epoch, first = epoch + 1, 0
 
     def windows_of(self, steps: I64) -> list[Windows]:
-        """Return the ranges of samples in global batches, see :meth:`SteppedOrder.windows_of`."""
         (epochs, batches), division = np.divmod(steps, self.shard.batches), self.shard.division
         starts, stops = division.starts(batches), division.starts(batches + 1)
         firsts, before = np.where(stops - starts == self.shard.batch, 0, starts), epochs * self.shard.records
         return [Windows(before + starts, before + stops, firsts)]
 
     def steps_of(self, source: int, numbers: I64) -> I64:
-        """Return the global batch of each sample, see :meth:`SteppedOrder.steps_of`."""
         (epochs, samples), division = np.divmod(numbers, self.shard.records), self.shard.division
         last = division.batches - 1
         batches = np.where(samples >= division.start(last), last, samples // division.size)
         return np.where(samples < division.start(last + 1), epochs * division.batches + batches, -1)
 
     def lanes_of(self, source: int, numbers: I64) -> tuple[I64, I64 | int]:
-        """Return the lane (part of the epoch) of each sample, and 0, see :meth:`SteppedOrder.lanes_of`."""
         return numbers % self.shard.records % self.lanes, 0
 
     def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:

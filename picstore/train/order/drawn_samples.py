@@ -109,7 +109,6 @@ class _Source:
         object.__setattr__(self, "starts", np.concatenate(([0], np.cumsum(self.live.counts))))
 
     def order(self, epoch: int) -> EpochOrder:
-        """Return the order of an epoch; the most recently returned order is kept."""
         if epoch not in self._latest:
             counts = np.diff(self.starts) if self.weights is None else self.weights.counts(epoch)
             self._latest.clear()

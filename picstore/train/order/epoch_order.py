@@ -1,12 +1,10 @@
 """Order of an epoch: the container and record of each sample, as arithmetic on (seed, epoch, manifest).
 
-Nothing is stored or communicated.
-
-The containers are permuted, the records in each container are permuted, and all are joined into one sequence of N
-records. The sequence is cut into L lanes, contiguous runs; lane l has ceil((N - l) / L) records. Sample g of the epoch
-is record g // L of lane g mod L. So a batch mixes as many runs of the dataset as there are lanes, while each lane reads
-its containers one after the other. ``rank_shares.py`` decides which rank makes which samples. docs/order.md has the
-formulas.
+Nothing is stored or communicated. The containers are permuted, the records in each container are permuted, and all are
+joined into one sequence of N records. The sequence is cut into L lanes, contiguous runs; lane l has ceil((N - l) / L)
+records. Sample g of the epoch is record g // L of lane g mod L. So a batch mixes as many runs of the dataset as there
+are lanes, while each lane reads its containers one after the other. ``rank_shares.py`` decides which rank makes which
+samples. docs/order.md has the formulas.
 """
 
 from __future__ import annotations
@@ -27,8 +25,7 @@ from picstore.arrays import I64, U8, Array, Bools
 IN_CONTAINER, SET_ASIDE, ALONE = 0, 1, 2
 # If a container has at most this many records, one call draws its permutation together with other containers'.
 _SMALL = 256
-# Average number of containers in a part of a ``ContainerOrder``, which sorts part by part. Twice or half as many would
-# make sorting slower.
+# Average number of containers in a part of a ``ContainerOrder``; half or twice as many would be sorted more slowly.
 _PART = 1 << 13
 _MAX_PARTS = 1 << 16
 
@@ -42,8 +39,7 @@ class Samples:
     lane: I64
     # For each sample, the index in the epoch of the last sample that its lane (part of the epoch) has in its container.
     end: I64
-    # For each sample, number of the record's earlier samples in the epoch; None if each record comes once.
-    copy: I64 | None = None
+    copy: I64 | None = None  # number of the record's earlier samples in the epoch; None if each record comes once
     held: U8 | None = None  # IN_CONTAINER, SET_ASIDE or ALONE; None if all are IN_CONTAINER
 
     def __len__(self) -> int:

@@ -66,10 +66,7 @@ class MuxSchedule:
         return tuple(taken + (batch - self.steps[piece]) * count for taken, count in pairs)
 
     def batch_after(self, taken: Sequence[int]) -> int | None:
-        """Return the index of the global batch before which the sources have given ``taken`` samples.
-
-        Return None if there is no such batch.
-        """
+        """Return the global batch before which sources have given ``taken`` samples; None if there is no such batch."""
         total = sum(taken)
         piece = bisect.bisect_right([sum(each) for each in self._taken], total) - 1
         batch = self.steps[piece] + (total - sum(self._taken[piece])) // sum(self.counts[piece])
@@ -109,7 +106,7 @@ class MuxOrder:
 
     The samples of a source are numbered through all its epochs, t = epoch * records + sample. Global batch k takes as
     many samples of each source as the schedule says, after the samples of batch k - 1. So global batches are the same
-    for every world size. See :class:`Order`.
+    for every world size. See :class:`Order` and :class:`SteppedOrder`.
     """
 
     schedule: MuxSchedule
@@ -170,7 +167,6 @@ class MuxOrder:
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
     ) -> Iterator[BatchRequest]:
-        """Yield the requests for batches, as :meth:`picstore.train.order.requests.Order.requests` describes."""
         repeating = [_RepeatingSource(source, number, self) for number, source in enumerate(sources)]
         for batch in count(self._number(epoch, first), max(1, step)):
             shares, windows = self.shares(batch), self.windows(batch)
@@ -185,19 +181,15 @@ class MuxOrder:
             ]
 
     def windows_of(self, steps: I64) -> list[Windows]:
-        """Return the ranges of samples in global batches, see :meth:`SteppedOrder.windows_of`."""
         return self.schedule.windows_of(steps)
 
     def steps_of(self, source: int, numbers: I64) -> I64:
-        """Return the global batch of each sample, see :meth:`SteppedOrder.steps_of`."""
         return self.schedule.batches_of(source, numbers)
 
     def lanes_of(self, source: int, numbers: I64) -> tuple[I64, I64 | int]:
-        """Return the lane (part of the epoch) and turn of each sample, see :meth:`SteppedOrder.lanes_of`."""
         return self.rank_shares.lanes_of(numbers, self.records[source])
 
     def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:
-        """Return the random slots of the samples of several ranks' batches, one after another, see :meth:`slots`."""
         numbers = (steps * self.world_size + ranks).astype(np.uint64)
         keys = rng.keys(rng.key(rng.MUX, self.seed, len(self.records)), numbers)
         return np.concatenate(rng.permutations(keys, sizes))

@@ -70,8 +70,7 @@ class RankShares:
             first: first rank that gets a leftover sample, see :func:`divide_samples`.
         """
         if not self.shared and not start % self.world_size and not stop % self.world_size:
-            # If no lane is shared, a rank takes every world_size-th sample of a batch that begins and ends at multiples
-            # of the world size.
+            # Without shared lanes, a rank takes every world_size-th sample of such a batch.
             return np.arange(start + rank, stop, self.world_size)
         numbers = np.arange(start, stop)
         mine: I64 = numbers[self.deal(*self.lanes_of(numbers, records), first=first) == rank]
