@@ -25,7 +25,7 @@ MAX_COORDINATE = 1 << 24
 MAX_OBJECTS = 1 << 15
 # Largest product of the number of an image's objects and the number of keypoints of the object that has the most.
 MAX_KEYPOINTS = 1 << 20
-OWN = "own"  # value of a source's ``targets`` if coordinates in its extras have picstore's form, and so stay unchanged
+OWN = "own"  # value of ``targets`` for a source whose extras have picstore's form
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
 _NORMALIZED = "-normalized"
 # Decimal places, in pixels, of coordinates that are converted from normalized ones; further digits would be noise.

@@ -30,11 +30,9 @@ DEFAULT_LIMIT = "50GiB"
 
 # Name of the file that caches ``record_table.FACTS`` of a dataset's records, and bytes of the CRC-32C at its end.
 _FACTS, _CRC = "facts", 4
-# Number of times that a process lists the cache's folder while it writes as many bytes as the cache's limit; only such
-# a listing shows what other processes have written.
+# A process lists the folder, to see what others have written, each time it has written 1/32 of the cache's limit.
 _LISTINGS_PER_LIMIT = 32
-# Seconds after its last use for which a dataset counts as being read. The entries of such a dataset are not evicted to
-# make room for new entries, only if the folder already exceeds its limit.
+# Seconds after its last read for which a dataset keeps its entries, unless the folder exceeds its limit.
 _ACTIVE_SECONDS = 600
 # Seconds for which this process stores nothing after it found the cache full, because a new check lists all files.
 _FULL_SECONDS = 60
@@ -126,7 +124,7 @@ class Cache:
         return mapped[:size] if sound else None
 
     def store_facts(self, facts: bytes) -> None:
-        """Write ``record_table.FACTS`` of all records, as bytes, to the cache; handle errors as :meth:`store` does."""
+        """Write all records' ``record_table.FACTS``, given as bytes, to the cache; log errors and raise none."""
         self._store(self._own / _FACTS, memoryview(facts + crc32c(facts).to_bytes(_CRC, "little")))
 
     def store(self, ref: ContainerRef, buffer: memoryview) -> None:
@@ -182,8 +180,7 @@ class Cache:
         """
         wanted = max(size, self.limit // _LISTINGS_PER_LIMIT)
         entries = sorted(self._entries(), key=lambda entry: entry.used)
-        # The clock may have been set back, so an entry's age is the distance of its time from now, even if it is in the
-        # future.
+        # The clock may have been set back, so an entry's age is its distance from now, even if its time is to come.
         now = time.time()
         active = {self._own.name, *(each.dataset for each in entries if abs(now - each.used) <= _ACTIVE_SECONDS)}
         held = writing + sum(entry.size for entry in entries)

@@ -80,14 +80,13 @@ _CLOSED: dict[str, Any] = {
 
 
 class Condition:
-    """Condition in DuckDB's SQL, checked; ``columns`` are the names of the columns that it uses.
+    """SQL condition over the columns ``names``, checked; ``columns`` are the names of the columns that it uses.
 
     Raise MissingDependency if DuckDB is not installed, and UsageError if the text is not an expression over the
     columns.
     """
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
-        """Parse and check a condition over the columns ``names``."""
         try:
             import duckdb
         except ImportError as error:

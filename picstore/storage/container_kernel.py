@@ -179,7 +179,7 @@ class SoundReader:
         self._rows, self._ordinals = np.ascontiguousarray(rows), ordinals
         self._rows_at = self._rows.ctypes.data
         self._crc = crc32c_address()
-        # Compile or load the kernel now, so that the first read need not wait for the kernel.
+        # Compile or load the kernel now, so that the first read need not wait.
         compile_kernel(read_and_check)
         self._sizes: dict[str, int] = {}  # size of each file in bytes, by path
 

@@ -104,7 +104,7 @@ class Dataset(Sequence[Record]):
         self._options: Options = (self.references, None if local is None else local.folder, cache_limit)
         if self.references is not None and cache is not None:
             raise UsageError(f"{where} is an index, whose images a cache does not keep; convert it")
-        self._joined: tuple[Dataset, ...] = ()  # the datasets that this dataset joins; empty if it joins none
+        self._joined: tuple[Dataset, ...] = ()  # datasets that this dataset joins; empty if it joins none
         self._ids_end: int | None = None  # number above all ids, from ``_find_ids_end``; None before its first call
         containers = ContainerReader(where, rows, manifest.attachments, cache=local, references=self.references)
         self._set_containers(containers)
@@ -473,7 +473,7 @@ class Dataset(Sequence[Record]):
         return self._ids_end
 
     def column_files(self) -> tuple[Edits, FileBytes]:
-        """Return what gives a copy of this dataset or selection its columns: edits, and .npy files' bytes by name."""
+        """Return edits, and .npy files' bytes by name, that give a copy of this dataset or selection its columns."""
         return self._edits.all_columns() if self._selected is None else self._edits.columns_of(self.ids)
 
     def save(self) -> Dataset:
@@ -560,5 +560,5 @@ class Dataset(Sequence[Record]):
         return facts
 
     def with_values(self, record: Record) -> Record:
-        """Return a record with its values in the dataset's columns; that in the column ``label`` replaces its label."""
+        """Return a record with its values in the dataset's columns; a value in column ``label`` replaces its label."""
         return self._edits.with_values(record)

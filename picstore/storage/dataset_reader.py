@@ -189,7 +189,6 @@ class ContainerReader:
         return [done.get(number) or self.read_whole(number, allocate) for number in numbers]
 
     def _read_sound(self, reader: SoundReader, numbers: Sequence[int], allocate: Allocate) -> dict[int, Container]:
-        """Read whole containers with the compiled kernel; return those that are undamaged, by container number."""
         found = {
             number: container
             for number, container in zip(numbers, reader.read(numbers, allocate), strict=True)
@@ -342,7 +341,6 @@ class ContainerReader:
         return collect_facts(self.rows["records"], self.index, take, dtype)
 
     def _read_cached(self, cache: Cache, number: int, allocate: Allocate) -> Container | None:
-        """Read a container from the cache; return None if the cache has none, or a damaged one, which is removed."""
         ref = self.container_ref(number)
         buffer = cache.read(ref, int(self.rows[number]["size"]), allocate=allocate)
         if buffer is None:

@@ -144,7 +144,6 @@ def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordSh
 
 
 def _own_values(column: Column, shift: RecordShift) -> tuple[I64, Values]:
-    """Return the ids of a dataset's column and their values; if ``shift.ids_end`` is set, only of ids below it."""
     ids = column.ids
     if shift.ids_end is not None:
         ids = ids[(ids >= 0) & (ids < shift.ids_end)]

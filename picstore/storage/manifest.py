@@ -275,7 +275,6 @@ def _absence(root: Location) -> NotADataset:
 
 
 def _unfinished_verb(root: Location) -> str | None:
-    """Return the verb of the unfinished run in a dataset's folder; None if no run is unfinished."""
     if not (root / UNFINISHED).is_folder():
         return None
     try:

@@ -149,7 +149,6 @@ def _check_free(value: Any) -> None:
 
 
 def _check_maps(value: Any) -> None:
-    """Check the JSON object in a manifest that holds the specifications of maps by attachment name."""
     if not isinstance(value, dict) or len(value) > MAX_ATTACHMENTS:
         raise MalformedJson(f"is {abbreviate(value)}, not an object of at most {MAX_ATTACHMENTS} maps")
     _check_each(value, ((name, _check_map) for name in value), ".{}")

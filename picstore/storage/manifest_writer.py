@@ -189,9 +189,8 @@ def copy_manifest(root: WritableLocation) -> None:
 def remove_manifest(root: WritableLocation, manifest: Manifest) -> None:
     """Make a dataset unfinished: remove the manifest's copy, the manifest and the counts, in this order.
 
-    The copy is removed first, so that no copy is left of a manifest that is gone.
-
-    Raise Conflict if the dataset now has another manifest.
+    The copy is removed first, so that no copy is left of a manifest that is gone. Raise Conflict if the dataset now has
+    another manifest.
     """
     with edit_lock(root):
         if read_manifest(root) != manifest:

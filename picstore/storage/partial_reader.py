@@ -35,8 +35,7 @@ RowsOf: TypeAlias = Callable[[Table], I64]
 MIN_MEAN = 1 << 19
 # Largest share of a container's bytes to read as separate parts; if more is needed, one read of the whole is faster.
 _MAX_SHARE = 0.5
-# Parts of a container that are at most this many bytes apart are read together, with the bytes between them, because
-# that takes less time than another request or seek.
+# Largest gap in bytes between parts that are read together; reading the gap takes less than another request or seek.
 _NEAR = 1 << 16
 # Smallest number of bytes of the first read of a container's tables (all bytes before the payload: header, index,
 # attachment table, segment table and extras). The first read shows how large the tables are.
@@ -111,10 +110,7 @@ class PartialRead:
 
 
 def whole_images(entries: Table) -> I64:
-    """Return, for each image, a range of more tile rows than any image has, so that the image is read whole.
-
-    This function is a :data:`RowsOf`.
-    """
+    """Request more tile rows of each image than any has, so that images are read whole; a :data:`RowsOf` function."""
     return np.tile(np.array([0, 1 << 16]), (len(entries), 1))
 
 
@@ -263,7 +259,6 @@ def _hold(container: Container, numbers: I64, held: Table, tops: I64, parts: Seq
 
 
 def _mark_lost(container: Container, part: _Part, stream: U8) -> None:
-    """Mark the record of ``part`` as lost; its damage names the part, or the image's header or first damaged row."""
     what, offset = f"record {container.index['id'][part.number]}", part.begin
     stored = container.stored_rows(part.number) if part.header else None
     if stored is not None:

@@ -72,7 +72,7 @@ class RecordCounts:
 
 def _merge(parts: list[RecordCounts]) -> RecordCounts:
     labels = np.concatenate([part.labels for part in parts])
-    order = np.argsort(labels, kind="stable")  # stable, because a stable sort merges ascending runs fast
+    order = np.argsort(labels, kind="stable")  # A stable sort merges ascending runs fast.
     labels = labels[order]
     firsts = np.flatnonzero(np.append(True, labels[1:] != labels[:-1])[: len(labels)])
     counts = np.concatenate([part.counts for part in parts])[order]

@@ -63,7 +63,7 @@ def _facts_in(index: Callable[[int], Container], records: Array, number: int) ->
 def read_paths(index: Callable[[int], Container], live: LiveRecords) -> Iterator[str | None]:
     """Yield the member ``path`` of each live record's extra, in stored order; None if the extra has no path.
 
-    Raise Corrupt if extras are damaged; other errors: see ``index``.
+    Raise Corrupt if extras are damaged, and the errors of ``index``.
     """
     for number in np.flatnonzero(live.counts).tolist():
         container = index(number)

@@ -118,7 +118,6 @@ def _find(where: Location, manifest: Manifest, stated: str) -> ReferencesRoot:
 
 
 def _lies_in(path: str, folder: str) -> bool:
-    """Return whether a local path lies in a local folder, after symbolic links in both are resolved."""
     inner, outer = os.path.realpath(path), os.path.realpath(folder)
     return f"{inner}/".startswith(outer.rstrip("/") + "/")
 
@@ -178,7 +177,6 @@ class _Blob:
 
     @property
     def end(self) -> int:
-        """Offset in the payload at which the image or attachment ends."""
         return self.begin + self.reference.length
 
 
