@@ -27,8 +27,7 @@ DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
 # AC_NUMBER, NEXT_DC_NUMBER: indices of the two tables. SCAN: address of the row. Without plans, an image took 20 µs
 # longer.
 AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
-# Number of columns of a plan (fields that describe how to read one block of an MCU), and number of plans in a row: an
-# MCU of training JPEGs has at most 6 blocks.
+# Number of columns of a plan, and number of plans in a row: an MCU of training JPEGs has at most 6 blocks.
 _PLAN_COLUMNS, _MAX_BLOCKS = 6, 6
 SCAN_COLUMNS = PLANS + _PLAN_COLUMNS * _MAX_BLOCKS
 
@@ -255,8 +254,5 @@ def _look_up_code(accumulator, table, row):
 
 @device_function
 def _search_code(accumulator, table, row):
-    """Search Huffman table ``table`` for the code in the accumulator's highest bits.
-
-    Return symbol | length << 8, or 0 if there is no code.
-    """
+    """Return symbol | length << 8 of the code in the accumulator's highest bits, or 0; ``row`` describes the scan."""
     return search_code(accumulator, _u64(row[RANGES] + 4 * 54 * table), _u64(row[SYMBOLS] + 4 * 256 * table), 1)

@@ -237,7 +237,8 @@ def holds_box(tiling, box):
 def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
     """Write the tiles under a box as a JPEG to ``out``, from ``target`` on; return the offset of the JPEG's end.
 
-    ``frame`` is the offset of the frame header, in which width and height change. Other arguments: see ``_cut_one``.
+    ``lengths`` are the segments' lengths in bytes. ``frame`` is the offset of the frame header, in which width and
+    height change. ``rect``, int64 (4,), takes left, top, width and height of the cut in the whole image.
     """
     width, height, header = tiling[WIDTH], tiling[HEIGHT], tiling[HEADER]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
@@ -262,8 +263,7 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
         first = (top + row) * per_row
         for k in range(first + left, first + right):
             target += np.int64(lengths[k]) + 2
-            # Number the cut's restart markers anew, because a JPEG's have the numbers 0 to 7 in turn from 0 on (T.81,
-            # B.2.1).
+            # The restart markers of a JPEG have the numbers 0 to 7 in turn, from 0 on (T.81, B.2.1).
             out[target - 2], out[target - 1] = _u8(0xFF), _u8(0xD0 + marker % 8)
             marker += 1
     # The cut ends with EOI in place of its last restart marker.

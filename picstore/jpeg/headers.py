@@ -15,8 +15,7 @@ from picstore.jpeg.markers import APP0, APP1, APP14, DHT, DQT, DRI, SOF0, SOI, S
 HuffmanTables: TypeAlias = dict[tuple[int, int], HuffmanTable]
 
 _ORIENTATION = 0x0112  # tag of EXIF 2.32, 4.6.4; the value 1 means upright
-# Formats, for ``struct``, of EXIF's types BYTE, SHORT and LONG. The orientation should be a SHORT, but readers accept
-# all three.
+# Formats of ``struct`` for EXIF's BYTE, SHORT and LONG. The orientation is a SHORT, but readers accept all three.
 _INTEGERS = {1: "B", 3: "H", 4: "I"}
 
 

@@ -81,10 +81,7 @@ def _checked_box(box: Sequence[int] | None, header: Header) -> Box:
 
 
 def _output_shape(size: int | Sequence[int], width: int, height: int) -> tuple[int, int]:
-    """Return the height and width of :func:`decode`'s result.
-
-    If ``size`` is the length of the shorter side, the longer side is rounded down.
-    """
+    """Return height and width of :func:`decode`'s result; if ``size`` is the shorter side, round the other down."""
     problem = f"size is {size!r}; give one or two (height, width) integers, 1 to {_MAX_SIZE}"
     if isinstance(size, Sequence):
         rows, columns = _integers(size, 2, problem)
@@ -107,10 +104,7 @@ def _integers(values: Any, count: int, problem: str) -> list[int]:
 
 
 def _cut(jpeg: bytes | memoryview, header: Header, box: Box, factor: int) -> tuple[bytes | memoryview, tuple[int, int]]:
-    """Cut a box out of a stream.
-
-    Return the cut, or the whole stream if it cannot be cut; and the position (x, y) of the box in that stream.
-    """
+    """Cut a box out of a stream, or keep the whole stream if it cannot be cut; return that, and (x, y) of the box."""
     if header.restart_interval and box != (0, 0, header.width, header.height):
         left, top, width, height = box
         # Widen the box to whole pixels of the reduced image.

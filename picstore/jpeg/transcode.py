@@ -110,8 +110,7 @@ def transcode_all(
         For each source the result of :func:`transcode`, or the error that it would raise.
     """
     scans: list[_ScanRewriter | NotTranscodable] = [_returned(_begin, *source, interval) for source in sources]
-    # Run each step for all scans before the next step. This saves 2 %, because the step's code stays in the CPU's
-    # caches.
+    # Running each step for all scans before the next step saves 2 %, because the step's code stays in the CPU's caches.
     _run_step(scans, _ScanRewriter.flatten)
     _find_block_starts([scan for scan in scans if isinstance(scan, _ScanRewriter)])
     _run_step(scans, _ScanRewriter.choose_tables)
@@ -260,14 +259,10 @@ class _ScanRewriter:
         self.damage = 0
 
     def flatten(self) -> None:
-        """Remove stuffing and markers from the scan's data, and make lookup tables.
-
-        Raise NotTranscodable if the data is damaged or too short.
-        """
+        """Remove stuffing and markers from the data, and make lookup tables; raise NotTranscodable if it is damaged."""
         self._flat, self._segments = _flatten(self._jpeg, self._header)
         per_mcu = sum([repeat for repeat, _, _ in self._parts])
-        # A block takes at least two bits, for a DC and an AC code. Test this before memory is allocated for all blocks,
-        # so that a small file cannot claim much memory.
+        # A block takes at least two bits, for a DC and an AC code, so this test limits allocations by the data's size.
         if 8 * int(self._segments[-1]) < 2 * per_mcu * self._mcus:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[bit_reader.TOO_SHORT]}")
         huffman = self._huffman
@@ -351,10 +346,7 @@ class _ScanRewriter:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[found]}")
 
     def _extended_tables(self) -> HuffmanTables | None:
-        """Return the JPEG's Huffman tables, extended by the codes that the edits need.
-
-        The result is None if a table has too few free codes.
-        """
+        """Return the Huffman tables with the codes that the edits need added; None if too few codes are free."""
         huffman = dict(self._huffman)
         for k, counts in zip(self._dc, self._sizes.tolist(), strict=True):
             table = self._huffman[0, k]
@@ -367,7 +359,7 @@ class _ScanRewriter:
         return huffman
 
     def _rebuilt_tables(self) -> HuffmanTables:
-        """Return the JPEG's Huffman tables with new, optimal DC tables; all DC codes of the image must have edits."""
+        """Return the Huffman tables with optimal DC tables for the edits that ``_find_edits(every=True)`` found."""
         optimal = {(0, k): optimal_table(counts) for k, counts in zip(self._dc, self._sizes.tolist(), strict=True)}
         return {**self._huffman, **optimal}
 

@@ -49,10 +49,7 @@ def make_lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> 
     "(Array(uint8, 2, 'C', readonly=True), int64, uint16[:, ::1], uint16[:, ::1], uint32[:, :, ::1], uint32[:, ::1])"
 )
 def fill_tables(raw, dc, single, several, ranges, symbols):
-    """Fill the arrays that ``make_lookups`` returns from ``raw``, uint8 (tables, 272), the result of ``pack_tables``.
-
-    The first ``dc`` tables are for DC.
-    """
+    """Fill the arrays that ``make_lookups`` returns; ``raw`` is the result of ``pack_tables``, the DC tables first."""
     windows = np.zeros(2 << LOOKUP_BITS, np.uint16)
     for k in range(raw.shape[0]):
         # Copy by a loop, because numba takes 2 s to compile an assignment of arrays and its errors for wrong shapes.
@@ -89,7 +86,7 @@ def _fill_single(counts, symbols, single, ranges):
 
 @device_function
 def _fill_several(counts, symbols, width, windows):
-    """Write entries for windows (the stream's next ``width`` bits) to ``windows``, from index 2**width on.
+    """Write entries (see SKIP_SHIFT) for all windows (the stream's next ``width`` bits) to ``windows[2**width :]``.
 
     Narrower windows must be filled first, because the rest of a window after a code and its value is a narrower window.
     """

@@ -191,7 +191,6 @@ class _Helper:
                 advance()
 
     def close(self) -> None:
-        """Kill the process, and wait until it has ended."""
         self._process.kill()
         self._process.communicate()
 

@@ -112,8 +112,7 @@ def _copying_caller(signature: str) -> Any:
 
     @overload(call)
     def call_kernel(address, packed):  # noqa: ARG001 - the names are compared
-        # If no kernel has the signature, return a function that is never called, because no kernel has an address to
-        # pass.
+        # Without a kernel of this signature, return a function that is never called: there is no address to pass.
         if (target := _kernels.get(signature)) is None:
             return lambda address, packed: 1  # noqa: ARG005
         return lambda address, packed: target(*packed)  # noqa: ARG005
@@ -156,7 +155,6 @@ def inlined(function: Callable[..., Any]) -> Any:
 
 
 def _llvm_type(dtype: Any) -> Any:
-    """Return LLVM's type for an integer type or a floating-point type of numba."""
     if isinstance(dtype, types.Float):
         return ir.DoubleType() if dtype.bitwidth == 64 else ir.FloatType()
     return ir.IntType(dtype.bitwidth)
@@ -190,8 +188,7 @@ def intrinsic_function(signature: Any, emit: Callable[..., Any]) -> Any:
         return ir.Constant(_byte_pointer, None) if signature.return_type == types.void else result
 
     typed = signature, generate
-    # Key: number of arguments. Value: a function with so many parameters, as numba requires, which returns signature
-    # and code.
+    # Key: number of arguments. Value: a function of as many parameters, as numba requires, which returns ``typed``.
     typings: dict[int, Callable[..., Any]] = {
         1: lambda _context, _a: typed,
         2: lambda _context, _a, _b: typed,

@@ -40,8 +40,7 @@ _PARTIAL_SECONDS = 3600
 _ROOT = Path(__file__).parents[2]
 # numba's options that change the machine code; the environment names them NUMBA_OPT and so on.
 _OPTIONS = "OPT", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "LOOP_VECTORIZE", "SLP_VECTORIZE"
-# Imports of picstore's modules in a source. The pattern is not tied to the beginning of a line, which would make the
-# search five times as slow.
+# Imports of picstore's modules in a source. A pattern tied to the beginning of a line would be five times as slow.
 _IMPORT = re.compile(rb"from (picstore[.\w]*) import (\([^)]*\)|.*)")
 _NAME = re.compile(r"\w+")
 
@@ -75,8 +74,7 @@ class KernelCache:
             content = pickle.loads(payload)  # noqa: S301 - of a trusted owner, see ``read_trusted``
             return find("numba.core.compiler.CompileResult")._rebuild(context, *content)
         except Exception as error:
-            # Catch all errors, because numba's private functions above may raise any if another version of numba has
-            # changed them.
+            # numba's private functions above may raise any error if another version of numba has changed them.
             _set_aside(path, f"numba cannot load it: {type(error).__name__}: {error}")
             return None
 
@@ -204,7 +202,6 @@ def read_trusted(path: Path) -> bytes:
 
 
 def _set_aside(path: Path, reason: str) -> None:
-    """Rename a file that cannot be used, and print why."""
     _warn_once(f"{path} is set aside and compiled anew: {reason}")
     # The rename fails if this process may not write to the folder; then the file stays.
     with contextlib.suppress(OSError):

@@ -87,8 +87,7 @@ def linked_only(dispatcher: Any) -> Iterator[None]:
     set_env = codegen.set_env
 
     def set_defined_env(name: str, env: Any) -> None:
-        # Set an ``Environment`` only if its symbol exists: functions that Python cannot call have no machine code, no
-        # symbol.
+        # Functions that Python cannot call have no machine code, and so no symbol for an ``Environment``.
         if codegen._engine.is_symbol_defined(name):
             set_env(name, env)
 

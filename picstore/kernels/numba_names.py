@@ -104,7 +104,7 @@ def _find_owner(name: str) -> Any:
 
 @cache
 def _probe() -> Any:
-    """Return numba's dispatcher of a function that is never compiled, to look up names of its class and its context."""
+    """Return numba's dispatcher of a function that is never compiled, to look up the attributes of dispatchers."""
 
     def nothing() -> None: ...
 

@@ -147,10 +147,7 @@ def _fill(fill, row, target):
 
 @device_function
 def _upside_down(target):
-    """Return the :func:`strided_image` of the output with its rows in reverse order.
-
-    An image written to these rows appears flipped vertically.
-    """
+    """Return :func:`strided_image` of the output with its rows in reverse order, so that what is written is flipped."""
     turned = target.copy()
     turned[0] += (target[5] - 1) * target[2]
     turned[2] = -target[2]

@@ -28,7 +28,6 @@ def _has_avx2() -> bool:
     features, of_host = getattr(config, "CPU_FEATURES", ""), find("numba.core.codegen.get_host_cpu_features")
     if features is None and of_host is not None:
         features = of_host()
-    # If this is False, ``_instruction`` uses two instructions for 128 bits in place of one for 256 bits.
     return "+avx2" in (features or "").split(",")
 
 

@@ -106,8 +106,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
     begins, ends = tile_row_ranges(lengths, tiling[HEADER], per_row, tiles)
     size = (ends - begins).sum()
     columns = (rect[2] + tiling[MCU_WIDTH] - 1) // tiling[MCU_WIDTH]
-    # A block takes at least two bits, for a DC and an AC code. Test this before memory is allocated for all blocks, so
-    # that a small file cannot claim much memory.
+    # A block takes at least two bits, for a DC and an AC code, so this test limits allocations by the size of the data.
     if 8 * size < 2 * parse.blocks_of_mcu(frame) * columns * begins.size:
         return TOO_SHORT
     if not has_room(frame, size, (tiles[2] - tiles[0]) * begins.size, factor, scratch, segments):

@@ -96,10 +96,7 @@ def _entry_of_one(length, symbol):
 
 @inlined
 def _with_second(entry, length, symbol):
-    """Add a second AC code to the lookup-table ``entry`` of a first code.
-
-    Return the new entry, without the first code's value, which the caller adds.
-    """
+    """Add a second AC code to the lookup-table ``entry`` of a first code; the caller adds the first code's value."""
     one, two = np.int64(entry), np.int64(_entry_of_one(length, symbol))
     bits, first = one & 63, one >> _FIRST & 255
     last = first + (two >> _LAST & 255)

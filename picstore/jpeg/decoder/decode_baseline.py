@@ -63,10 +63,7 @@ class _Workspace(threading.local):
         return self.frame, self._tables, self._plan, self._block, self._scratch, self._segments
 
     def grow(self) -> int:
-        """Enlarge the arrays after ``open_stream`` returned ``BUFFER_TOO_SMALL``.
-
-        Return the number of bytes that the pixels need.
-        """
+        """Enlarge the arrays after ``open_stream`` returned BUFFER_TOO_SMALL; return the bytes that the pixels need."""
         size, scratch, segments = self.frame[-3:].tolist()
         if len(self._scratch) < scratch:
             self._scratch = np.empty(2 * scratch, np.uint8)

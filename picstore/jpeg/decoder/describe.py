@@ -285,8 +285,7 @@ def _copy_codes(address, codes):
             longer += here
     for k in range(16, 16 + 256):
         codes[k] = np.uint8(load_byte(address + _u64(k)) if k < 16 + total else 0)
-    # If no code has more than LOOKUP_BITS bits, every window (LOOKUP_BITS bits) has an entry, even if it begins with no
-    # code.
+    # If no code has more than LOOKUP_BITS bits, every window of LOOKUP_BITS bits has an entry, even one without a code.
     return short if longer else 1 << words.LOOKUP_BITS
 
 

@@ -71,8 +71,7 @@ def _summed(a: Vector, b: Vector, *factors: tuple[int, int]) -> list[_Wide]:
 
 def _transform(x: list[Vector], shift: int) -> list[Vector]:
     """Compute sixteen 1-D inverse DCTs of 8 coefficients in parallel, in 16-bit vector elements, with saturation."""
-    # To round, half a unit of the result is added. Half a unit does not fit int16, so it is computed as 16 times a
-    # number.
+    # To round, half a unit of the result is added. It is computed as 16 times a number, because it does not fit int16.
     sixteen, unit = x[0].filled(16), (1 << FRACTION, (1 << (shift - 1)) // 16)
     (sum04,), (difference04,) = _summed(x[0] + x[4], sixteen, unit), _summed(x[0] - x[4], sixteen, unit)
     rotated2, rotated6 = _summed(x[2], x[6], (A, A + C), (A + B, A))

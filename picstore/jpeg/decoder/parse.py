@@ -104,8 +104,7 @@ def count_segments(frame, size):
     if frame[INTERVAL] == 0:
         frame[INTERVAL] = columns * rows
     count = (columns * rows + frame[INTERVAL] - 1) // frame[INTERVAL]
-    # A block takes at least two bits, for a DC and an AC code, and a marker takes two bytes. Test this before memory is
-    # allocated for blocks and segments, so that a small file cannot claim much memory.
+    # A block takes at least two bits, and a marker two bytes, so this test limits allocations by the size of the data.
     if 8 * size < 2 * blocks_of_mcu(frame) * columns * rows or size < 2 * (count - 1):
         return TOO_SHORT
     return count

@@ -29,7 +29,6 @@ def _times(vector: Vector, factor: int) -> Vector:
 
 
 def _interleave(left: Vector, right: Vector) -> Vector:
-    """Return the elements of two vectors, narrowed to bytes and interleaved."""
     return left.narrowed(8).shuffled(right.narrowed(8), [k // 2 + 16 * (k % 2) for k in range(32)])
 
 

@@ -99,7 +99,6 @@ def encode_strips(
 
 
 def _check_strip(pixels: U8, width: int, height: int) -> None:
-    """Raise UsageError unless an array is an image of the given width and of at most the given height."""
     color = pixels.ndim == 3 and pixels.shape[2] == 3
     if pixels.dtype != np.uint8 or not (color or pixels.ndim == 2) or not pixels.size:
         raise UsageError(

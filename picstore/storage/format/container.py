@@ -217,7 +217,7 @@ class Container:
         self.damage.append(cause)
 
     def mark_extras_damaged(self) -> None:
-        """List the extras' damage in ``damage``, and set ``extras_frame`` to None, which stands for damaged extras."""
+        """Set ``extras_frame`` to None, which stands for damaged extras, and list the damage in ``damage``."""
         self.extras_frame = None
         text = f"the extras of container {self.ref.ordinal} are damaged, the images are not"
         self.damage.append(self.ref.corrupt(text))

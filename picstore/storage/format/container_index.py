@@ -113,10 +113,7 @@ def index_file(rows: Table) -> bytes:
 
 
 def read_index_file(path: Location) -> Table:
-    """Return an index file's rows, ``layout.INDEX_ROW`` (containers,) in stored order.
-
-    Raise NotADataset if it is missing.
-    """
+    """Return an index file's rows, ``layout.INDEX_ROW`` (containers,) in stored order; raise NotADataset if missing."""
     file = str(path)
     first = read_at(path, 0, min(layout.SEALED, path.size()), file=file)
     header = layout.IndexHeader.unpack(first, file=file, offset=0)

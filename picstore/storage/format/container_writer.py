@@ -168,8 +168,7 @@ class FileWriter(AbstractContextManager["FileWriter"]):
         self._pending.append(record)
         self._referenced += referenced
         self._segments, self._extras, self._payload = segments, extras, payload
-        # End the container now, because no further record fits; otherwise 16 streams could each keep a huge image in
-        # memory.
+        # No further record fits. If the container did not end now, 16 streams could each keep a huge image in memory.
         if exceeded:
             self.end_container()
 

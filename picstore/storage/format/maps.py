@@ -223,10 +223,7 @@ def decode_map(blob: bytes | memoryview, *, rows: tuple[int, int] | None = None)
 
 
 def read_form(blob: bytes | memoryview) -> tuple[str, int, int, int]:
-    """Return dtype, number of channels, width and height of a stored map.
-
-    Raise ImageError if the bytes are not a map.
-    """
+    """Return dtype, number of channels, width and height of a stored map; raise ImageError if it is not a map."""
     if blob[:4] == MAGIC and len(blob) >= _HEADER.size:
         _, version, code, channels, width, height, rows = _HEADER.unpack_from(blob)
         if version == 1 and code < len(DTYPES) and 1 <= channels <= MAX_CHANNELS and width and 0 < rows <= height:
@@ -293,11 +290,8 @@ def _decompress(frame: memoryview, size: int) -> bytes:
 
 
 def _decode_png(blob: bytes, span: tuple[int, int]) -> Array:
-    """Decode the rows ``span`` (first row, last row + 1) of a PNG.
-
-    To save time, Pillow decodes a shortened PNG, which ends with the last of these rows.
-    """
-    from PIL import PngImagePlugin  # Imported only here, because few records have maps.
+    """Decode the rows ``span`` (first row, last row + 1) of a PNG, cut below them, so that Pillow decodes no more."""
+    from PIL import PngImagePlugin
 
     top, bottom = span
     try:

@@ -158,7 +158,6 @@ def _check_index(container: Container, header: layout.ContainerHeader | None) ->
 
 
 def _check_payload(container: Container, header: layout.ContainerHeader | None) -> None:
-    """Mark records as lost if the CRC of their image or of one of their attachments is wrong."""
     if header is not None:
         first, last = header.payload
         if crc32c(container.buffer[first:last]) == header.payload_crc:

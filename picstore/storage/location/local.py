@@ -237,10 +237,7 @@ class Folder(WritableLocation):
             os.close(descriptor)
 
     def _flock(self, descriptor: int, busy: str, deadline: float) -> None:
-        """Lock an open file.
-
-        Raise UsageError(busy) if another process still locks it at ``deadline`` (time.monotonic()).
-        """
+        """Lock an open file; raise UsageError(busy) if another process still locks it at ``deadline`` (monotonic)."""
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -39,8 +39,8 @@ PART_SIZE = 8 << 20
 _CONCURRENT_PARTS = 2
 # Largest size in bytes of an object that is written conditionally, such as a manifest or a job.
 _MAX_CONDITIONAL = 1 << 30
-# Environment variables, by scheme, that state the URL of a store other than the cloud's own. For "s3" and "az", obstore
-# itself reads them. That for "gs" states the emulator for Google's libraries, which picstore uses without credentials.
+# Environment variables, by scheme, that state the URL of a store other than the cloud's own. obstore itself reads those
+# of "s3" and "az"; that of "gs" is for emulators, to which picstore connects without credentials.
 _ENDPOINT_VARIABLES = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 _NO_ACCOUNT = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 
@@ -150,11 +150,7 @@ class MultipartUpload:
 
 @dataclass(frozen=True, slots=True)
 class Bucket(RemoteFile, WritableLocation):
-    """Location in an object store.
-
-    ``scheme`` is "s3", "gs" or "az"; ``key`` is the name of an object, or the prefix that the objects of a folder
-    share.
-    """
+    """Object in a store, or folder of the objects that share the prefix ``key``; ``scheme`` is "s3", "gs" or "az"."""
 
     @classmethod
     def parse(cls, scheme: str, rest: str) -> Bucket:
@@ -280,15 +276,11 @@ class Bucket(RemoteFile, WritableLocation):
         return self._put_if(data, {name: value for name, value in version.items() if value is not None})
 
     def _put_if(self, data: bytes, mode: Any) -> bool:
-        """Write the object if obstore's condition ``mode`` is met.
-
-        Return whether the object's content is then ``data``.
-        """
+        """Write the object if obstore's condition ``mode`` is met; return whether its content is then ``data``."""
         try:
             self._ask(lambda client: library().put(client, self.key, data, mode=mode))
         except ConditionFailed:
-            # If the first request succeeded but its answer was lost, its repetition fails, because the object has
-            # changed: it now holds ``data``.
+            # If only the answer to the first request was lost, the repeated request fails: the object holds ``data``.
             with contextlib.suppress(NotADataset):
                 return self.read_all(_MAX_CONDITIONAL) == data
             return False

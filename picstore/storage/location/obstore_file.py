@@ -61,8 +61,7 @@ _ODD_KEY = re.compile(r'invalid path: (?:Error parsing )?Path "(.*?)"', re.DOTAL
 _TLS = re.compile(
     r"\b(?:InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)|AlertReceived|PeerIncompatible|InvalidMessage)"
 )
-# Content encodings that change the bytes of an answer. "identity" does not, nor does "aws-chunked", which some clients
-# store.
+# Content encodings that change the bytes of an answer; "identity" and "aws-chunked", which some clients store, do not.
 _COMPRESSIONS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress"})
 NO_RETRIES = Retries(0)
 # obstore's clients, by process id, bucket and rule of retries. The key has the process id because a forked process
@@ -209,10 +208,7 @@ class RemoteFile(Location):
         return self._ask(lambda client: library().head(client, self.key))
 
     def _ask(self, request: Callable[[Any], T], *, patient: bool = False) -> T:
-        """Send a request, with retries if the store fails or an answer is cut short.
-
-        obstore's own retries are switched off, because they do not cover an answer whose body is cut short.
-        """
+        """Send a request; retry if the store fails or cuts an answer short; obstore does not retry the latter."""
         client, rule = self._client_of(NO_RETRIES), retries(patient=patient)
 
         def send() -> T:
@@ -329,7 +325,6 @@ def retries(*, patient: bool) -> Retries:
 
 
 def _version_of(meta: Mapping[str, Any]) -> str:
-    """Describe the version of a file by size and ETag, or by size and date if the server sends no ETag."""
     return f"{meta['size']} {meta['e_tag'] or meta['last_modified']}"
 
 

@@ -35,7 +35,7 @@ def require_apart(destination: Where, sources: Iterable[Where], *, may_be_equal:
 
 
 def _holds(outer: Location, inner: Location) -> bool:
-    """Return whether ``inner`` is ``outer`` or lies below it, at any depth."""
+    """Return whether ``inner`` is ``outer`` or lies below it."""
     if isinstance(outer, Folder) and isinstance(inner, Folder):
         return _holds_path(Path(os.path.realpath(outer.path)), Path(os.path.realpath(inner.path)))
     if isinstance(outer, RemoteFile) and isinstance(inner, RemoteFile):
