@@ -83,7 +83,6 @@ def standard_kernels() -> list[Any]:
 
 
 def _gathering(plans: Sequence[TransformPlan]) -> list[Any]:
-    """Return the kernels that read containers, gather records and draw crops."""
     draws = any(draws_by_kernel(group) for plan in plans for group in plan.groups)
     return [read_and_check, enter_records, *([draw_numbers, place_crops] if draws else [])]
 

@@ -46,8 +46,6 @@ MAX_REQUESTS = 32
 
 @dataclass(frozen=True, slots=True)
 class _RequestedBatch:
-    """A batch whose containers are being read: its request, its uses of containers, and the reads' futures."""
-
     request: BatchRequest
     uses: dict[ContainerKey, ContainerUse]
     futures: dict[ContainerKey, Future[ReadResult]]
@@ -201,7 +199,6 @@ class Pipeline:
         return all(future.done() for future in futures.values())
 
     def _start_filling(self, requested: _RequestedBatch) -> Future[HostBatch]:
-        """Wait for a batch's containers, gather the records, and hand ranges of records to the decoding threads."""
         with self._counter.timed("waited_on_disk"):
             containers = self._collect(requested)
         filler_class = self._filler_class.result()  # Wait for the kernels, which ``gather_records`` needs too.
@@ -221,10 +218,7 @@ class Pipeline:
         return finished
 
     def _collect(self, requested: _RequestedBatch) -> ReadContainers:
-        """Wait until a batch's records are read.
-
-        Return containers by (source, epoch, index of the container), each whole or with only some of its records.
-        """
+        """Wait for a batch's reads; return the containers that were read, each whole or with some of its records."""
         found: dict[EpochContainer, ReadResult] = {}
         for wanted in requested.request:
             if wanted.samples.held is not None:
@@ -271,7 +265,6 @@ class Pipeline:
         return self._complete(records, filler, dict(sorted(problems.items())))
 
     def _complete(self, records: BatchRecords, filler: BatchFiller, problems: dict[int, Damage]) -> HostBatch:
-        """Build the batch: replace damaged records or raise the damage, and add values of columns and ``collate``."""
         batch = HostBatch(
             images=filler.images,
             labels=records.labels,

@@ -248,7 +248,6 @@ class LoaderProcess:
             self._raise_death(error)
 
     def _raise_death(self, error: Exception) -> NoReturn:
-        """Raise an error that says how the child ended, given the socket's error."""
         self.running = False
         if not self._finalizer.alive or self._pid != os.getpid():
             raise CancelledError from error

@@ -99,8 +99,6 @@ class ThreadPool:
 
 
 class _FutureCall(Generic[R]):
-    """A call that puts its result into a future."""
-
     def __init__(self, function: Callable[[], R]) -> None:
         self.future: Future[R] = Future()
         self._function = function

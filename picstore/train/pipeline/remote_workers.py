@@ -181,7 +181,6 @@ class RemoteWorkers:
         self._finalizer()
 
     def _lose(self, worker: WorkerHandle, error: Exception) -> None:
-        """Drop a worker that has ended, so that another worker makes its batches."""
         task = next((task for task in worker.tasks if task.calls), None)
         starting = worker.opening is not None
         self._drop(worker)

@@ -146,7 +146,6 @@ class AheadStage:
         self._source.close()
 
     def _receive_all(self) -> None:
-        """Receive batches until ``_most_ahead`` are not yet taken by the consumer, then one for each batch taken."""
         going_on = True
         while going_on:
             with self._changed:
@@ -170,7 +169,6 @@ class AheadStage:
         return not _is_last(received)
 
     def _start_all(self) -> None:
-        """Start received batches on the device until the last one is started."""
         try:
             while self._start_some():
                 pass
