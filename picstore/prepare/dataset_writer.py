@@ -307,7 +307,7 @@ class Writer:
 
 
 def _serve_appends(appends: _Appends) -> None:
-    """Append records in the order of requests until None is received; main function of a Writer's thread."""
+    """Append records, in a Writer's thread, in the order of requests until None is received."""
     while (each := appends.get()) is not None:
         append, record, answer = each
         try:

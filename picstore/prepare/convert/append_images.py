@@ -49,11 +49,8 @@ _MAX_CONFLICTS = 1000
 def append(listing: Listing, destination: Where, options: ConvertOptions, *, resume: bool = False) -> ConversionResult:
     """Convert every input of a source, and append the records to a dataset, with ids above the existing ids.
 
-    Labels are matched by class name if source and dataset have names; new names follow the existing names. Errors are
-    those of :func:`picstore.append`.
-
-    Returns:
-        The manifest of the whole dataset, and the tally of the new inputs.
+    Labels are matched by class name if source and dataset have names; new names follow the existing names. Return the
+    manifest of the whole dataset, and the tally of the new inputs. Errors are those of :func:`picstore.append`.
     """
     require_no_partition(listing)
     clock = begin_clock(options)
@@ -158,12 +155,11 @@ def _count_appends(manifest: Manifest) -> int:
 
 
 def _is_published(manifest: Manifest, job: Job) -> bool:
-    """Return whether an append is published: whether ``manifest`` lists more appends than when the job began."""
+    """Return whether ``manifest`` lists more appends than when the job began."""
     return _count_appends(manifest) > int(job.saved.get("earlier_appends", 1 << 62))
 
 
 def _read_append(manifest: Manifest, job: Job) -> ConversionResult:
-    """Read the result of the dataset's most recent append, which a previous run of this job finished."""
     return ConversionResult(manifest, ledger.tally_lines(_last_lines(job)))
 
 
@@ -243,7 +239,7 @@ def _next_file(root: Location, manifest: Manifest) -> int:
 
 
 def _next_id(dataset: Dataset) -> int:
-    """Return an id for the first new input, above the ids of all earlier inputs, including failed inputs."""
+    """Return an id above the ids of all earlier inputs, including failed inputs."""
     provenance = dataset.manifest.provenance
     inputs: list[int] = [provenance.get("inputs", 0), *(each["inputs"] for each in provenance.get("appended", ()))]
     return max(sum(inputs), 1 + int(np.max(dataset.containers.ids(), initial=-1)))

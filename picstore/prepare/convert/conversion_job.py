@@ -184,13 +184,12 @@ class Job:
         return range(self.rows) if self.shard is None else self.shard.rows(self.rows)
 
     def _row_inputs(self, row: int) -> range:
-        """Return the range of inputs that row ``row`` of the job converts, as indices in the listing."""
         if self.listing.partition is not None:
             return range(*self.listing.partition.rows[row : row + 2])
         return row_slice(len(self.listing.inputs), self.rows, row)
 
     def _make_tasks(self, position_folder: Path) -> deque[RowTask]:
-        """Return a task for each row (range of inputs) that this run must convert and that is not finished yet."""
+        """Return a task for each row that this run must convert and that is not finished yet."""
         root, options, duplicates = self.root, self.options, self.listing.duplicates or {}
         finished = set(ledger.finished_rows(root, self.rows))
         reusable = find_reusable_rows(root) if self.reuse else set()

@@ -19,7 +19,7 @@ from picstore.storage.references import note_index
 
 @dataclass(frozen=True, slots=True)
 class ConversionResult:
-    """Result of a conversion: the dataset's manifest (None for a shard), the ledger's tally, and seconds by stage."""
+    """Result of a conversion: the manifest (None for a shard), the counts of inputs by status, and seconds by stage."""
 
     manifest: Manifest | None
     tally: ledger.Tally

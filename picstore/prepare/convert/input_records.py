@@ -211,11 +211,8 @@ def convert_sample(
 ) -> int | None:
     """Convert an input without writing anything, to learn how many bytes its record would have.
 
-    Args:
-        task: index of the input, the input, encode settings, the time limit in seconds, and specifications of maps.
-
-    Returns:
-        Size in bytes of the training JPEG and attachments, or None if the input fails.
+    ``task`` is the input's index, the input, encode settings, the time limit in seconds, and specifications of maps.
+    Return the size in bytes of the training JPEG and attachments, or None if the input fails.
     """
     _number, source, encode, image_timeout, maps = task
     try:

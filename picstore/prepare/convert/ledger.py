@@ -178,7 +178,7 @@ def _fragment_name(row: int) -> str:
 
 
 def write_fragment(root: WritableLocation, row: int, lines: Sequence[LedgerLine]) -> WrittenFragment:
-    """Write the ledger fragment of a row (range of inputs), which declares the row finished; return tally, checksum."""
+    """Write a row's ledger fragment, which declares the row finished; return the fragment's tally and checksum."""
     crc = write_lines(root / UNFINISHED / _fragment_name(row), lines)
     return WrittenFragment(tally_lines(lines), crc)
 

@@ -75,7 +75,6 @@ def merge(
 
 
 def _settings(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the conversion's settings from a shard's job file, the JSON object ``document``."""
     return {name: value for name, value in document.items() if name not in _NOT_SETTINGS}
 
 
@@ -119,7 +118,7 @@ def _require_one_job(root: Location, shards: dict[Shard, dict[str, Any]]) -> dic
 
 
 def _require_rows(root: Location, finished: set[int], rows: int, count: int) -> None:
-    """Raise Unfinished unless all rows of the job are finished; the error names the shards of unfinished rows."""
+    """Raise Unfinished if a row below ``rows`` is not in ``finished``; ``count`` is the number of shards."""
     missing = sorted(set(range(rows)) - finished)
     if missing:
         late = sorted({row % count for row in missing})
@@ -140,7 +139,6 @@ def _row_copies(source: Location, root: WritableLocation, rows: set[int]) -> Ite
 
 
 def _copy_rows(copies: Sequence[RowCopy], workers: int | worker_processes.Engine) -> None:
-    """Hard-link the files of finished rows into the merged dataset; copy the rows whose files cannot be linked."""
     linked = map_concurrently(_link_row, copies)
     unlinked = [copy for copy, done in zip(copies, linked, strict=True) if not done]
     list(worker_processes.run_each(copy_row, unlinked, workers=workers))

@@ -132,7 +132,6 @@ def read_shards(root: Location) -> dict[Shard, dict[str, Any]]:
 
 
 def _find_shards(names: Iterable[str]) -> list[Shard]:
-    """Return the shards whose job files are among ``names``, the paths of files relative to the dataset."""
     found = (_SHARD.fullmatch(name) for name in sorted(names))
     return [Shard(int(match[1]), int(match[2])) for match in found if match is not None]
 
@@ -193,7 +192,6 @@ def remove_finished_job(root: WritableLocation, settings: dict[str, Any], uuid: 
 
 
 def _unfinished_names(root: Location) -> set[str]:
-    """Return the names of files and folders in ``unfinished/``; an empty set if ``unfinished/`` does not exist."""
     return {name.partition("/")[0] for name, _ in (root / UNFINISHED).files()}
 
 

@@ -83,7 +83,7 @@ def _reopen(
     root, rows = job.root, job.rows
     ends = [row_slice(len(lines), rows, row).stop for row in range(rows)]
     changed_rows = set(np.searchsorted(ends, changed, side="right").tolist())
-    resumable_job.clear_job(root)  # Remove files that an interrupted earlier retry may have left in ``unfinished/``.
+    resumable_job.clear_job(root)  # Remove what an interrupted earlier retry may have left.
     # Ledger line of each input, by id, that the retry need not read: inputs with stored records, and duplicates.
     settled = {line.id: line for line in lines if line.status in (LOSSLESS, REENCODED)}
     settled |= {id_: ledger.duplicate_line(lines[id_].input, id_, first) for id_, first in duplicates.items()}

@@ -72,7 +72,7 @@ def find_reusable_rows(root: Location) -> set[int]:
 
 
 class ReusableRow:
-    """Settled inputs of a row of the job (converted before, or duplicates), with their records and ledger lines.
+    """Inputs of a row that were converted before or are duplicates, with their records and ledger lines.
 
     Memory holds one container of each previous file. ``folder`` has the row's previous files; None if there are none.
     Records of some ``settled_ids`` may turn out to be damaged; these inputs are then converted again.
@@ -88,10 +88,9 @@ class ReusableRow:
         self.settled_ids = self._lines.keys()
 
     def copy_record(self, id_: int, writer: RowWriter) -> ledger.LedgerLine | None:
-        """Copy the previous record of input ``id_`` to ``writer``. Ids must ascend from call to call.
+        """Copy the stored record of input ``id_`` to ``writer``; return its ledger line, or None to convert the input.
 
-        Returns:
-            The ledger line of the input, or None if the input must be converted.
+        Ids must ascend from call to call.
         """
         line = self._lines.get(id_)
         if line is None or line.status == ledger.DUPLICATE:

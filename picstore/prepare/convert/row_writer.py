@@ -84,7 +84,7 @@ class RowWriter(AbstractContextManager["RowWriter"]):
         self._streams = rng.permutation(rng.key(rng.DEAL, shape.seed, row, 0), shape.streams)
 
     def add(self, record: Record, *, referenced: int = 0) -> None:
-        """Append a record to the next stream of the group's permutation; see :meth:`FileWriter.add`."""
+        """Append a record to the file of the next stream; ``referenced`` is as for :meth:`FileWriter.add`."""
         group, turn = divmod(self._added, len(self._writers))
         if turn == 0:
             self._streams = rng.permutation(rng.key(rng.DEAL, self._seed, self._row, group), len(self._writers))

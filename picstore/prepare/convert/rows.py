@@ -91,13 +91,10 @@ def make_position_folder(root: WritableLocation) -> Iterator[Path]:
 def run_rows(
     tasks: deque[RowTask], engine: worker_processes.Engine, on_progress: ProgressCallback
 ) -> dict[int, ledger.WrittenFragment]:
-    """Convert rows of the job. If a process dies, its row runs again; an input that ends two processes is left out.
+    """Convert rows of the job; return the ledger fragment that was written for each row.
 
-    An input that exceeds ``image_timeout`` is left out after one attempt. Raise PicstoreError if a process dies at an
-    input that is already left out.
-
-    Returns:
-        The ledger fragment that was written for each row.
+    If a process dies, its row runs again; an input that ends two processes, or exceeds ``image_timeout`` once, is left
+    out. Raise PicstoreError if a process dies at an input that is already left out.
     """
     written: dict[int, ledger.WrittenFragment] = {}
     suspects: set[int] = set()

@@ -144,7 +144,7 @@ def _read_number(descriptor: int) -> int:
 
 
 def serve_forks() -> None:
-    """Main function of the server: load the code named in ``sys.argv``, then fork a child for each request.
+    """Load the code named in ``sys.argv``, then fork a child for each request, in the server process.
 
     A request brings two descriptors: the child's end of the connection, and a pipe into which the server writes the
     child's process id and, at its end, its exit status.
@@ -204,7 +204,7 @@ def _tell(descriptor: int, number: int) -> None:
 
 
 def _report_ends(running: dict[int, int]) -> None:
-    """Send the exit status of each child that has ended to the process that waits for the child."""
+    """Send the exit status of each ended child; ``running`` maps its process id to the pipe's descriptor."""
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:

@@ -213,7 +213,7 @@ def _receive_message(worker: _Worker[T], on_progress: ProgressCallback) -> tuple
 
 
 def _serve_tasks(function: Callable[[T, ProgressCallback], R], connection: Connection) -> None:
-    """Run tasks received through a pipe until it is closed; main function of a worker process."""
+    """Run, in a worker process, the tasks received through a pipe until the pipe is closed."""
     capture_stderr()
     # Ctrl-C signals the whole process group, but only the parent process must react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

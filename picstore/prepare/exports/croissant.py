@@ -28,7 +28,7 @@ from picstore.storage.location.resolve import (
 
 CROISSANT = "croissant.json"
 _MAX_FILE = 1 << 26  # largest number of bytes of an existing Croissant file, which is read to keep some of its fields
-_CHUNK = 8 << 20  # number of bytes of a file to read at a time for its SHA-256
+_CHUNK = 8 << 20  # bytes of a file to read at a time
 
 _TERMS = (
     "arrayShape citeAs column containedIn equivalentProperty extract field fileProperty fileObject fileSet format "
@@ -154,7 +154,6 @@ def _hash(file: Location) -> tuple[int, str]:
 
 
 def _record_fields(dataset: Dataset) -> list[tuple[str, dict[str, Any]]]:
-    """Return the name of each field of a dataset's records, with the Croissant properties that state its type."""
     label: dict[str, Any] = {"dataType": ["cr:Int64", "cr:Label"]}
     if dataset.classes:
         label["references"] = {"field": {"@id": "classes/label"}}
@@ -182,7 +181,6 @@ def _field(name: str, kind: Mapping[str, Any], source: Mapping[str, Any]) -> dic
 
 
 def _document(dataset: Dataset, name: str, files: list[dict[str, Any]], fields: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the JSON-LD object that describes a dataset: its files, record fields, classes, source and conversion."""
     manifest, sets = dataset.manifest, [{"@type": "cr:RecordSet", "@id": "records", "name": "records", "field": fields}]
     if dataset.classes:
         sets.append(_class_set(dataset.classes))

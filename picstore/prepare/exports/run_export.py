@@ -290,7 +290,7 @@ def _outline_container(dataset: Dataset, number: int, format: ExportFormat) -> O
 
 
 def _record_without_image(container: Container, k: int) -> Record:
-    """Return a record without its image, read from the container's index; raise Corrupt if the extras are damaged."""
+    """Return a record without its image; raise Corrupt if the extras are damaged."""
     entry = container.index[k]
     return Record(int(entry["id"]), int(entry["label"]), b"", container.info(k), container.extra_json(k))
 
@@ -322,7 +322,7 @@ def write_parts(task: WriteTask, on_progress: ProgressCallback) -> WrittenParts:
 
 
 def _read_records(task: WriteTask) -> Iterator[Record | None]:
-    """Yield the records of a WriteTask in its order; yield None in place of a damaged record."""
+    """Yield a task's records in order; yield None in place of a damaged record."""
     maps = task.dataset.manifest.maps
     places = zip(task.containers.tolist(), task.positions.tolist(), strict=True)
     for number, of_container in groupby(places, key=lambda place: place[0]):

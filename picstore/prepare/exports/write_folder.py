@@ -51,7 +51,6 @@ class FolderFormat(ExportFormat):
     """
 
     def describe(self, outline: Outline) -> _Wish:
-        """Return the properties of a record from which :meth:`divide` chooses its path."""
         stem = _stem(outline.extra, outline.id)
         return _Wish(outline.label, outline.id, stem, tuple(outline.attachments), outline.jpeg)
 
@@ -145,7 +144,6 @@ def _free_path(wish: _Wish, folder: str, hidden: dict[str, str], used: UsedNames
 
 
 def _hidden_path(path: str, attachment: str) -> str:
-    """Return the path of an attachment's hidden file beside the image, given the image's path without ``.jpg``."""
     folder, _, stem = path.partition("/")
     return f"{folder}/.{stem}.{attachment}.bin"
 

@@ -74,7 +74,6 @@ class ParquetFormat(ExportFormat):
         return outline.jpeg + len(_extra_text(outline.extra)) + sum(outline.attachments.values())
 
     def write(self, part: Part, records: Iterable[Record | None]) -> tuple[int, int] | None:
-        """Write the part's records as rows of a file, in groups of 100 rows."""
         readable = (record for record in records if record is not None)
         first = next(readable, None)
         return None if first is None else self._write_file(part.number, chain([first], readable))

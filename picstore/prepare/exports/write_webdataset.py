@@ -47,7 +47,6 @@ class WebDatasetFormat(ExportFormat):
         return sum(_member_size(name, size) for name, size in sizes.items())
 
     def write(self, part: Part, records: Iterable[Record | None]) -> bool | None:
-        """Write a tar with the members of all samples of a part."""
         names = attachment_names(self.attachments)
         with ExitStack() as opened:
             tar: tarfile.TarFile | None = None
@@ -64,7 +63,6 @@ class WebDatasetFormat(ExportFormat):
         return self.root / f"shard-{number:06d}.tar"
 
     def close(self, written: Sequence[bool | None]) -> list[str]:
-        """Rename the tars to consecutive numbers."""
         close_gaps(self._path, written)
         return []
 

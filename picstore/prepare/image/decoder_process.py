@@ -42,7 +42,7 @@ from picstore.prepare.image.svg import is_svg
 SECONDS = 60
 # Number of idle decoder processes to keep; each takes 60 MB.
 _KEPT = 4
-_MODES = {"L": 1, "RGB": 3}  # number of bytes per pixel, by mode of the decoded image
+_MODES = {"L": 1, "RGB": 3}  # bytes per pixel, by mode of the decoded image
 _MAX_HEADER = 1 << 16
 
 
@@ -154,10 +154,7 @@ class _DecoderProcess:
             )
 
     def ask(self, request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], Connection]:
-        """Send a request (settings as JSON) and a file's bytes to the process, and wait for the header of its reply.
-
-        Return the header of the reply, and the connection from which to read the pixels.
-        """
+        """Send a request and a file's bytes; return the header of the reply, and the connection that gives pixels."""
         self.connection.send_bytes(json.dumps(request).encode())
         self.connection.send_bytes(data)
         reply: dict[str, Any] = json.loads(self.connection.recv_bytes(_MAX_HEADER))

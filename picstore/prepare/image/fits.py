@@ -116,7 +116,7 @@ def _iterate_units(data: bytes) -> Iterator[_Unit]:
 
 
 def _reduce(stored: npt.NDArray[Any], unit: _Unit, bits: int) -> Iterator[tuple[tuple[int, int], U8]]:
-    """Yield for each strip of a picture its position (left, top), and its values reduced to 8 bits."""
+    """Yield the position (left, top) of each strip, and its values scaled to 0 … 255; ``bits`` is BITPIX."""
     factor, zero = unit.real("BSCALE", 1), unit.real("BZERO", 0)
     blank = unit.integer("BLANK") if bits > 0 and "BLANK" in unit.cards else None
     size = stored.shape[1], stored.shape[0]

@@ -115,7 +115,6 @@ def _pillow_formats(*, but: Iterable[str] = ()) -> list[str]:
 
 
 def _explain(data: bytes, formats: list[str], error: Exception) -> str:
-    """Return the reason why Pillow could not open a file: an unknown format, or a damaged header."""
     for each in formats:
         accept = Image.OPEN[each][1]
         if accept is not None and accept(data[:16].ljust(16, b"\0")) is True:

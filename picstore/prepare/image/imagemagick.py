@@ -181,7 +181,6 @@ def _set_resource_limits(max_pixels: int) -> None:
     """Limit ImageMagick's memory and image size; a stricter limit of its policy.xml stays in force.
 
     ImageMagick's time limit is not used, because it counts from the start of the process, and ends the process.
-    ``convert`` limits the time of an image itself (``--image-timeout``).
     """
     from wand.resource import limits
 

@@ -211,15 +211,10 @@ def size_of(image: Image.Image | U8) -> tuple[int, int]:
 
 
 def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image | U8:
-    """Resize an image in "L" or "RGB", or RGB as uint8 (height, width, 3), with the Lanczos filter.
+    """Resize an image in "L" or "RGB", or RGB as uint8 (height, width, 3), to ``size`` by the Lanczos filter.
 
-    picstore's kernel takes a sixth of Pillow's time.
-
-    Args:
-        size: width and height in pixels.
-
-    Returns:
-        An image, or RGB as uint8 (height, width, 3), in which each channel is contiguous.
+    ``size`` is (width, height) in pixels. The result is an image, or RGB as uint8 (height, width, 3) in which each
+    channel is contiguous. picstore's kernel takes a sixth of Pillow's time.
     """
     if isinstance(image, Image.Image):
         if image.size == size:

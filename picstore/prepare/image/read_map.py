@@ -1,7 +1,4 @@
-"""Maps (values on an image's pixels), read exactly from PNG, TIFF, OpenEXR and NumPy files.
-
-Maps are rotated and resized as their images are.
-"""
+"""Maps (values on an image's pixels), read exactly from PNG, TIFF, OpenEXR and NumPy files."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ from picstore.prepare.image.tiff_layout import STARTS
 from picstore.storage.format.maps import MAGIC, MapSpec, can_hold, decode_map, encode_map, read_form
 
 _PNG, _NPY, _EXR = b"\x89PNG\r\n\x1a\n", b"\x93NUMPY", b"\x76\x2f\x31\x01"
-_SHOWN = 8  # Largest number of OpenEXR channels that an error message lists.
-_WITH_ALPHA = ("PNG", "WEBP", "TIFF", "GIF", "BMP", "ICO")  # Formats of images whose alpha ``read_alpha`` reads.
+_SHOWN = 8  # largest number of OpenEXR channels that an error message lists
+_WITH_ALPHA = ("PNG", "WEBP", "TIFF", "GIF", "BMP", "ICO")
 # Largest number of pixels of a map. It equals the default limit for images, because a map has the size of its image.
 _MAX_PIXELS = 1 << 28
 _NPY_VERSIONS: dict[tuple[int, int], Callable[..., Any]] = {

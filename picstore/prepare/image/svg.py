@@ -183,11 +183,8 @@ def _refuse_references(text: str) -> None:
 def _size(root: dict[str, str]) -> tuple[tuple[float, float], bool]:
     """Compute width and height in pixels from the root element's attributes, its viewBox, or CSS's default.
 
-    Returns:
-        The size, and whether the root states enough for resvg to compute the size itself.
-
-    Raises:
-        ImageError: the root states a length that cannot be read.
+    Return them, and whether the root states enough for resvg to compute the size itself. Raise ImageError if a length
+    cannot be read.
     """
     numbers = root.get("viewBox", "")[: 4 * _MAX_NUMBER].replace(",", " ").split()
     box = [_number(each) or 0.0 for each in numbers[2:4]] if len(numbers) == 4 else []

@@ -144,16 +144,13 @@ def _encode_large(source: bytes, settings: EncodeSettings) -> TrainingJpeg | Non
 
 
 def encode(image: Image.Image | U8, *, settings: EncodeSettings, origin: str = "image") -> TranscodedJpeg:
-    """Encode pixels as a training JPEG: baseline, with a restart interval of one tile, JFIF, and no other metadata.
+    """Encode pixels as a baseline JPEG with optimal Huffman tables, restart markers, JFIF, and no other metadata.
 
-    Restart markers stand at every ``jpeg.tiles.restart_interval``; Huffman tables are optimal.
+    Restart markers stand at every ``jpeg.tiles.restart_interval``. Raise ImageError if the image cannot be encoded.
 
     Args:
         image: an image in mode "L" or "RGB", or RGB as uint8 (height, width, 3).
         origin: kind of the source, for messages.
-
-    Raises:
-        ImageError: the image cannot be encoded.
     """
     with foreign_errors(f"cannot encode {origin}"):
         quality, subsampling = settings.quality, settings.subsampling
@@ -231,7 +228,6 @@ def make_image_info(header: Header, lengths: I64) -> ImageInfo:
 
 
 def _info_of(made: TranscodedJpeg, status: str) -> ImageInfo:
-    """Build the image info of a JPEG that was made with restart markers, with its entry points for decoding, if any."""
     info = replace(make_image_info(made.header, made.lengths), encode_path=status)
     if made.entry_points is None or not len(info.segments):
         return info

@@ -160,9 +160,7 @@ def _hash_records(dataset: Dataset, number: int) -> Hashes:
 def find_nearest(queries: U64, hashes: U64, distance: int) -> tuple[I64, I64]:
     """Find, for each query, the nearest hash within ``distance`` bits; of equally near hashes, the first.
 
-    Returns:
-        Indices in ``hashes``, and distances, both int64 (queries,). For a query without such a hash, they are -1 and
-        ``distance`` + 1.
+    Return indices in ``hashes``, and distances, both int64 (queries,); −1 and ``distance`` + 1 without such a hash.
     """
     if not len(hashes):
         return np.full(len(queries), -1), np.full(len(queries), distance + 1)
@@ -218,7 +216,7 @@ def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple
     "Tuple((int64[:, ::1], int64[::1])), Tuple((int64, boolean)), UniTuple(int64[::1], 2))"
 )
 def find_nearest_each(queries, tables, nearby, limits, found):
-    """Find each query's nearest hash; if ``leaders``, queries are the hashes, and only previous leaders count."""
+    """Write to ``found`` the index of each query's nearest hash, and the distance; see :func:`_search`."""
     hashes, orders, starts, used = tables
     bands, flips = nearby
     distance, leaders = limits

@@ -262,9 +262,8 @@ def write_file(task: FileTask, on_progress: ProgressCallback) -> FileSummary:
 def deal_file(task: DealTask, on_progress: ProgressCallback) -> tuple[I64, Table]:
     """Write one file's records sorted by target file, the records for each target in containers of their own.
 
-    Returns:
-        For each written container, the number of its target file, int64 (containers,), and its byte range, EXTENT
-        (containers,).
+    Return, for each written container, the number of its target file, int64 (containers,), and its byte range, EXTENT
+    (containers,).
     """
     source = task.source
     records = _load(source, on_progress)

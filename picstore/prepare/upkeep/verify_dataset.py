@@ -304,12 +304,12 @@ def _wrong_mask(container: Container, k: int, maps: Mapping[str, MapSpec]) -> st
 
 
 def _wrong_row_checksum(container: Container, k: int) -> str:
-    """Compare an image with its row checksums; return a message about a difference, or an empty string."""
+    """Return a message about the first difference between an image and its row checksums, or an empty string."""
     table = container.segment_table
     crcs = None if table is None else stored_checksums(container.index, table, k)
     jpeg = container.jpeg(k)
     ends = None if crcs is None else row_ends(container.info(k), len(jpeg))
-    if crcs is None or ends is None:  # The image has no row checksums to compare.
+    if crcs is None or ends is None:
         return ""
     row = wrong_row(jpeg, ends, crcs, range(len(ends) - 1))
     return "" if row is None else f"the checksum of {f'tile row {row}' if row >= 0 else 'its header'} is wrong"
@@ -343,7 +343,7 @@ def _decode_problem(container: Container, k: int, max_pixels: int) -> str:
 
 
 def _wrong_entry_points(container: Container, k: int) -> str:
-    """Compare an image with its stored entry points; return a message about a difference, or an empty string."""
+    """Return a message if an image's stored entry points are wrong, or an empty string."""
     if container.segment_table is None or not container.index["flags"][k] & ENTRY_POINTS:
         return ""
     stored = container.info(k).entry_points
