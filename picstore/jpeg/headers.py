@@ -109,7 +109,6 @@ def find_orientation(bodies: Iterable[bytes]) -> int:
 
 
 def _read_orientation(tiff: bytes) -> int:
-    """Return the orientation in an EXIF block; 1 if the block has no orientation or is unreadable."""
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
     if order is None or len(tiff) < 8:
         return 1

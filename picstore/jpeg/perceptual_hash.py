@@ -50,13 +50,11 @@ def perceptual_hash(jpeg: bytes | memoryview) -> int:
     scale = 8
     if min(width, height) < _MIN_SIDE:
         blocks, scale = decode(jpeg) @ _LUMA, 1
-    # Subtract the first value from all values, so that an image of one color becomes exactly zero; otherwise the hash
-    # of such an image would depend on rounding errors.
+    # An image of one color becomes exactly zero; otherwise its hash would depend on rounding errors.
     blocks = blocks - blocks[0, 0]
     rows, columns = blocks.shape
     spectrum = _cosine_integrals(height, scale, rows) @ blocks @ _cosine_integrals(width, scale, columns).T
-    # The first coefficient is the image's mean, whose bit pHash sets for practically any photograph. The subtraction
-    # has changed the mean, so set its bit always.
+    # Always set the bit of the mean, as pHash does for nearly any photograph: the subtraction has changed the mean.
     spectrum[0, 0] = np.inf
     bits = spectrum > np.sort(spectrum, axis=None)[spectrum.size // 2 - 1]
     return int.from_bytes(np.packbits(bits).tobytes(), "big")

@@ -115,6 +115,6 @@ def _cut(jpeg: bytes | memoryview, header: Header, box: Box, factor: int) -> tup
             stream, (dx, dy) = cut(jpeg, (left - x, top - y, right - left + x, bottom - top + y))
             return stream, (dx + x, dy + y)
         except ImageError:
-            # The stream has several scans or is damaged; then decode it whole, so that the decoder can name the damage.
+            # The stream has several scans or is damaged; decode it whole, so that the decoder can name the damage.
             pass
     return jpeg, box[:2]

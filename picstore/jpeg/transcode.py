@@ -145,7 +145,6 @@ def _run_step(scans: list[_ScanRewriter | NotTranscodable], step: Callable[[_Sca
 
 
 def _returned(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | NotTranscodable:
-    """Call a function; return its result, or return (not raise) the error NotTranscodable that it raises."""
     try:
         return function(*args, **kwargs)
     except NotTranscodable as error:

@@ -107,7 +107,6 @@ def _locked(folder: Path | None) -> Iterator[None]:
 
 
 def _wait_for_lock(descriptor: int) -> None:
-    """Lock an open file; after _LOCK_SECONDS, print a message and continue without the lock."""
     deadline = time.monotonic() + _LOCK_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(BlockingIOError):
@@ -142,7 +141,6 @@ def _announced(number: int, how_often: str) -> Iterator[Advance]:
 
 
 def _compile(kernels: list[Any], processes: int, advance: Advance) -> None:
-    """Compile kernels, the slowest first, in this process and in further processes."""
     names = {each: f"{each.py_func.__module__} {each.py_func.__name__}" for each in kernels}
     ranks = dict(zip(_LONGEST, count()))
     queue = deque(sorted(kernels, key=lambda each: ranks.get(each.py_func.__name__, len(ranks))))
@@ -172,8 +170,7 @@ class _Helper:
             without=NUMBA_EXTRAS,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Hide the errors of this process: if a kernel does not compile, its first call in the parent raises the
-            # error.
+            # If a kernel does not compile, its first call in the parent raises the error.
             stderr=subprocess.DEVNULL,
             text=True,
             # Detach this process from the terminal, so that Ctrl-C there interrupts only the parent.

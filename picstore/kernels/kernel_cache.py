@@ -68,8 +68,8 @@ class KernelCache:
             return None
         path, payload = found
         try:
-            # Define the symbols of numba's runtime, to which machine code may refer. numba's own cache would also set
-            # up numba's compiler, which would take 70 of the 135 ms before a process's first kernel runs.
+            # Machine code may refer to numba's runtime. numba's own cache would also set up numba's compiler, which
+            # would take 70 of the 135 ms before a process's first kernel runs.
             find("numba.core.runtime.rtsys").initialize(context)
             content = pickle.loads(payload)  # noqa: S301 - of a trusted owner, see ``read_trusted``
             return find("numba.core.compiler.CompileResult")._rebuild(context, *content)
@@ -215,7 +215,6 @@ def _warn_once(text: str) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a kernel's file, which gets its name once it is complete; then remove old files of the kernel."""
     partial = path.with_name(f"{path.name}.{os.urandom(6).hex()}.partial")
     try:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb") as file:

@@ -87,7 +87,7 @@ class Cache:
         self.limit = parse_size(limit)
         digest = hashlib.sha256(str(root.absolute()).encode("utf-8", "surrogatepass")).hexdigest()
         self._own = self.folder / f"{dataset}-{digest[:16]}"
-        # Key: process id, because a forked process inherits this dictionary, but may not use its parent's byte budget.
+        # By process id, because a forked process inherits this dictionary, but may not use its parent's byte budget.
         self._rooms: dict[int, _Room] = {}
         self._full_until = 0.0
         self._warned = False
@@ -186,7 +186,7 @@ class Cache:
         held = writing + sum(entry.size for entry in entries)
         for entry in entries:
             if held > self.limit or (entry.dataset not in active and held + wanted > self.limit):
-                with contextlib.suppress(OSError):  # Another process may have removed the entry already.
+                with contextlib.suppress(OSError):
                     entry.path.unlink()
                 held -= entry.size
         return min(wanted, self.limit - held)

@@ -193,7 +193,6 @@ def _type_names(node: dict[str, Any]) -> Iterator[str]:
 
 
 def _objects(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield all dicts at any depth of lists and dicts that were decoded from JSON, in any order."""
     waiting = [tree]
     while waiting:
         each = waiting.pop()

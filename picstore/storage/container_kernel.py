@@ -181,7 +181,7 @@ class SoundReader:
         self._crc = crc32c_address()
         # Compile or load the kernel now, so that the first read need not wait.
         compile_kernel(read_and_check)
-        self._sizes: dict[str, int] = {}  # size of each file in bytes, by path
+        self._sizes: dict[str, int] = {}
 
     def read(self, numbers: Sequence[int], allocate: Allocate) -> list[Container | None]:
         """Read and check containers, given their indices in stored order; return None for a damaged or missing one."""

@@ -104,7 +104,7 @@ class Dataset(Sequence[Record]):
         self._options: Options = (self.references, None if local is None else local.folder, cache_limit)
         if self.references is not None and cache is not None:
             raise UsageError(f"{where} is an index, whose images a cache does not keep; convert it")
-        self._joined: tuple[Dataset, ...] = ()  # datasets that this dataset joins; empty if it joins none
+        self._joined: tuple[Dataset, ...] = ()
         self._ids_end: int | None = None  # number above all ids, from ``_find_ids_end``; None before its first call
         containers = ContainerReader(where, rows, manifest.attachments, cache=local, references=self.references)
         self._set_containers(containers)

@@ -141,7 +141,6 @@ def _file_entries(summaries: Sequence[FileSummary]) -> tuple[FileEntry, ...]:
 
 
 def _counted(rows: Table, files: tuple[FileEntry, ...], **fields: Any) -> Manifest:
-    """Build a manifest from index rows and files; compute its uuid and its numbers of images, bytes and containers."""
     counted = Manifest(
         uuid="",
         images=sum(entry.records for entry in files),

@@ -180,7 +180,6 @@ def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: R
 
 
 def _list_parts(images: I64, attached: I64) -> dict[int, list[_Part]]:
-    """Build a ``_Part`` from each row of ``images`` and ``attached``; return lists by container, a row's first cell."""
     parts: dict[int, list[_Part]] = defaultdict(list)
     for k, record, begin, at, size, crc, header, header_at, first, stop in images.tolist():
         parts[k].append(_Part(record, begin, at, size, crc, header, header_at, range(first, stop)))

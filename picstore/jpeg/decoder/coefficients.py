@@ -111,8 +111,7 @@ def fill_pairs(single, pairs):
     window = 0
     while window < 1 << LOOKUP_BITS:
         head = np.int64(load_u16(single + _u64(2 * window)))
-        # Codes are in order of length. So from the first window (LOOKUP_BITS bits) without an entry on, all windows
-        # begin with a longer code, or with no code.
+        # The window (LOOKUP_BITS bits) begins with a longer code, or with no code.
         if head == 0:
             store_native_u64(pairs + _u64(8 * window), _u64(0))
             window += 1

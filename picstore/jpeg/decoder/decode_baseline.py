@@ -48,8 +48,7 @@ class _Workspace(threading.local):
     """Arrays that a thread keeps, because allocating them takes longer than decoding a small image."""
 
     def __init__(self) -> None:
-        # The array holds the values of the headers; the state of the scan; and the lengths that the pixels,
-        # ``_scratch`` and ``_segments`` must have.
+        # Values of the headers, state of the scan, and necessary lengths of pixels, ``_scratch`` and ``_segments``.
         self.frame = np.zeros(FRAME, np.int64)
         self._tables = np.zeros(coefficients.TABLES, np.uint8)
         self._plan = np.zeros(scan.PLAN, np.uint64)
@@ -59,7 +58,6 @@ class _Workspace(threading.local):
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """Arrays of the workspace, in the order that ``open_stream`` takes."""
         return self.frame, self._tables, self._plan, self._block, self._scratch, self._segments
 
     def grow(self) -> int:

@@ -192,8 +192,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
                     known = distances, (y * per_row + x) * per_segment, per_segment
                     sound &= _describe_parts(source, segment, mcus, known, (described, part))
                 else:
-                    # Write the part's words here and not by a function, which would take twice the time, because numba
-                    # counts references to the arrays that are passed.
+                    # A function would take twice the time, because numba counts references to arrays that are passed.
                     described[part, words.OFFSET], described[part, words.LENGTH] = np.int32(at), np.int32(length)
                     described[part, words.BLOCK], described[part, words.MCUS] = np.int32(block), np.int32(interval)
                     described[part, words.BEFORE] = 0

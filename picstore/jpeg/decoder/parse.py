@@ -112,7 +112,6 @@ def count_segments(frame, size):
 
 @device_function
 def _parse_segment(marker, body, length, frame, tables):
-    """Parse a marker segment, and store its values in ``frame`` and ``tables``; return 0 or a negative code."""
     if marker == 0xDB:
         return _parse_quantization(body, length, frame, tables)
     if marker == 0xC4:
@@ -174,8 +173,7 @@ def _parse_huffman(body, length, frame, tables):
         if total > 256 or length < 1 + MAX_CODE_BITS + total:
             return DAMAGED_HEADER
         for k in range(1 + MAX_CODE_BITS, 1 + MAX_CODE_BITS + total):
-            # Accept only sizes of values that 8-bit samples have (tables F.1 and F.2): a code and a larger value could
-            # exceed the bits that the reader has loaded.
+            # Accept only sizes that values of 8-bit samples have (tables F.1 and F.2): the bit reader loads no more.
             symbol = load_byte(body + _u64(k))
             if (kind == 0 and symbol > 11) or symbol & 15 > 10 + (kind == 0):
                 return UNSUPPORTED

@@ -76,7 +76,6 @@ def _interpolate_down(memory: VectorMemory, row: Any, aside: Any, bias: Any, out
 
 @vector_function(2)
 def _repeat_across(memory: VectorMemory, row: Any, out: Any) -> None:
-    """Write each of 16 samples of a row twice, to double the row's width."""
     here = _samples(memory, row)
     memory.store(out, _interleave(here, here))
 

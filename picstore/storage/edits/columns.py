@@ -17,7 +17,7 @@ NUMBERS, TEXT = "numbers", "text"
 RESERVED = ("boxes", "keypoints", "polygons", "extra", "labels", "visibility", "index", "images", "ids", "jpeg", "id")
 
 Values: TypeAlias = "Array | list[str | None]"
-FileBytes: TypeAlias = dict[str, bytes]  # bytes of each file, by name
+FileBytes: TypeAlias = dict[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,6 @@ def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
 
 
 def _place(data: Buffer | U8) -> tuple[int, int]:
-    """Return (address, size in bytes) of a buffer's memory."""
     view = np.frombuffer(data, np.uint8)
     return view.ctypes.data, view.size
 

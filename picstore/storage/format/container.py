@@ -181,8 +181,7 @@ class Container:
             lengths = np.array([len(piece) for piece in pieces])
             moved = np.cumsum(lengths) - lengths - index["segment_first"]
             table = np.concatenate(pieces)
-            # ``moved`` is how far a record's entries move in the segment table. A negative value becomes 2**32 more as
-            # uint32, and adding that modulo 2**32 subtracts.
+            # A negative distance becomes 2**32 more as uint32, and adding that modulo 2**32 subtracts.
             index["segment_first"] += moved.astype(np.uint32)
             held["segment_first"] += moved.astype(np.uint32)
         extracted = replace(

@@ -153,8 +153,8 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
         last = np.cumsum([len(piece) for piece in bounds]) - 1
         first = np.append(0, last[:-1] + 1)
         joined = np.concatenate(bounds)
-        # Sizes of the byte strings whose checksums are combined: differences of adjacent row ends. The first difference
-        # of each image spans two images; the size of the image's header, whose checksum comes first, replaces it.
+        # Sizes of the byte strings whose checksums are combined, header first. The first difference of each image
+        # spans two images, so the size of the header replaces it.
         sizes = np.diff(joined, prepend=0)
         sizes[first] = headers[there]
         found.begins[there], found.ends[there] = joined[first], joined[last]

@@ -22,7 +22,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 Piece: TypeAlias = "tuple[int, memoryview]"
 Allocate: TypeAlias = "Callable[[int], memoryview]"  # Function that allocates writable memory, given its size in bytes.
 
-_COPY_CHUNK = 8 << 20  # Number of bytes to copy at a time.
+_COPY_CHUNK = 8 << 20
 
 
 def fresh(size: int) -> memoryview:

@@ -210,8 +210,7 @@ class Folder(WritableLocation):
 
     def sweep(self) -> None:
         for path in (*self.path.glob(f"*{PARTIAL}"), *self.path.glob(f"*/*{PARTIAL}")):
-            # An error means that the file is in use, because a living process has locked or renamed it, or that it is
-            # not a regular file of this user; such a file is kept.
+            # Keep a file that a living process has locked or renamed, or that is not a regular file of this user.
             with contextlib.suppress(OSError), os.fdopen(open_regular(path)[0], "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()

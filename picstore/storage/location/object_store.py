@@ -188,7 +188,7 @@ class Bucket(RemoteFile, WritableLocation):
 
     def files(self) -> Iterator[tuple[str, int]]:
         """Yield the objects below this location; if an answer is cut short, resume after the greatest key."""
-        last = ""  # Greatest key that was listed so far.
+        last = ""
         # Keys of empty objects that were listed. The mark of a folder is listed without the final slash of its key, and
         # therefore may be listed again after a listing is resumed.
         empty: set[str] = set()

@@ -230,7 +230,6 @@ class RemoteFile(Location):
         return path[len(self.key) + 1 :] if self.key else path
 
     def _client_of(self, rule: Retries) -> Any:
-        """Return this process's client for the bucket and a rule of retries, created on first use."""
         bucket = f"{self.scheme}://{self.bucket}"
         client = _clients.get((os.getpid(), bucket, rule))
         if client is None:
@@ -285,8 +284,7 @@ class RemoteFile(Location):
                 f"{file}: the server's {refused}; check {_ENDPOINT_HINTS[self.scheme]}, the clock of this machine, and "
                 "the authorities that it trusts (SSL_CERT_FILE)"
             )
-        # Without credentials, obstore requests some from this address, where clouds serve them to virtual machines;
-        # that this request has failed means that the user has given none.
+        # Without credentials, obstore requests some from this address, where clouds serve them to virtual machines.
         if "169.254.169.254" in text:
             return Unreachable(f"{file}: there are no credentials; {self._credentials}")
         if "Content-Length Header missing" in text:

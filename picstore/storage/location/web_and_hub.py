@@ -123,7 +123,6 @@ class HubFile(WebFile):
         return match[1], match[2] or "main"
 
     def _list(self, *, recursive: bool = False) -> list[Any]:
-        """List this folder by the hub's client, with retries if the hub fails or an answer is cut short."""
         rule = retries(patient=False)
         return persist(lambda: self._list_once(recursive=recursive), rule.waits(rule.deadline()))
 
@@ -158,7 +157,7 @@ def _http_client(url: str, rule: Retries, headers: dict[str, str]) -> Any:
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
-    """Return the types of errors that the hub's client raises for a lost answer; they depend on its HTTP library."""
+    """Return the types of errors that the hub's client raises for a lost answer."""
     found = [sys.modules[name].TransportError for name in ("httpx", "httpx2") if name in sys.modules]
     # The HTTP library may be ``httpx``, ``httpx2`` or ``requests``, whose errors are OSErrors. An answer that is cut
     # short is not JSON, which raises ValueError.
