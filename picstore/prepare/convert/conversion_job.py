@@ -136,7 +136,6 @@ class Job:
         return self
 
     def hold(self) -> AbstractContextManager[bool]:
-        """Write the job file and lock it; see :func:`resumable_job.hold_job`."""
         return resumable_job.hold_job(self.root, self.saved, self.shard)
 
     def run(self, clock: StageClock, finish: Finish) -> ConversionResult:
@@ -301,9 +300,6 @@ def require_no_partition(listing: Listing) -> None:
     """Raise UsageError if the source is an index, which can only be converted as a whole, into a new dataset."""
     if listing.partition is not None:
         raise UsageError("an index is converted as a whole; leave out --append, --retry-failed, --shard and --dedupe")
-
-
-# --- Samples of a source's inputs ---------------------------------------------------------------------------------
 
 
 def choose_rows(listing: Listing, options: ConvertOptions) -> int:

@@ -225,9 +225,6 @@ def convert_sample(
     return len(made.jpeg) + sum(map(len, attachments.values()))
 
 
-# --- Records of an index, which refer to images where they lie ----------------------------------------------------
-
-
 def _make_reference(
     id_: int, source: Input, made: TrainingJpeg, attachments: Mapping[str, bytes], root: Location
 ) -> Record:

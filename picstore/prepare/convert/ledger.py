@@ -93,7 +93,6 @@ class Tally:
     lost: int = 0
 
     def add_line(self, line: LedgerLine) -> None:
-        """Add a ledger line to the counts and sums of this tally."""
         key = line.status, line.reason
         self.status[line.status] += 1
         self.reasons[key] += 1

@@ -124,9 +124,6 @@ class RowWriter(AbstractContextManager["RowWriter"]):
                 abandoned.callback(writer.abandon)
 
 
-# --- Counts of a row's records ------------------------------------------------------------------------------------
-
-
 def write_row_counts(root: WritableLocation, row: int, counts: RecordCounts) -> None:
     """Write a row's record counts; call this before ``write_fragment``, which declares the row finished."""
     (root / _name(row)).write(counts_file(counts))

@@ -43,7 +43,6 @@ class Forked:
         self._exitcode: int | None = None
 
     def kill(self) -> None:
-        """Kill the process if it is running."""
         if self._exitcode is None and not select.select([self._status], [], [], 0)[0]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)

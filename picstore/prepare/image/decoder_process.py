@@ -161,7 +161,6 @@ class _DecoderProcess:
         return reply, self.connection
 
     def close(self) -> int:
-        """Kill the process, and return its exit status."""
         self.connection.close()
         self._process.kill()
         return self._process.wait()

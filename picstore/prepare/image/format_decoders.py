@@ -123,9 +123,6 @@ def _explain(data: bytes, formats: list[str], error: Exception) -> str:
     return _UNKNOWN
 
 
-# --- Formats that Pillow does not read ----------------------------------------------------------------------------
-
-
 def _open_elsewhere(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     """Read an image by a library of the extra ``formats``; if none reads it, by ImageMagick."""
     coder = imagemagick.find_coder(data, name=name) or ""
@@ -186,9 +183,6 @@ def _without_exif(image: Image.Image) -> Image.Image:
     """Remove an image's EXIF, because the decoder has already rotated the image as its HEIC or JPEG XL file states."""
     image.info.pop("exif", None)
     return image
-
-
-# --- Files that a library reads wrongly ---------------------------------------------------------------------------
 
 
 def _is_misread_by_pillow(data: bytes) -> bool:

@@ -3,9 +3,7 @@
 Large TIFF and PNG are decoded strip by strip: libvips reads sequentially and keeps up to 75 MiB, while Pillow keeps
 four bytes per pixel. Only images that need no conversion are read this way: grey or RGB of 8 bits, upright, without
 alpha, compressed without loss. Pillow reads all other images, and images in which libvips finds a fault, so that no
-result or reason depends on whether pyvips is installed.
-
-JPEGs are encoded by mozjpeg, which is built into libvips.
+result or reason depends on whether pyvips is installed. JPEGs are encoded by mozjpeg, which is built into libvips.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def integer_top(strips: Iterable[npt.NDArray[Any]], *, most: int) -> int:
 
 
 def largest_usual(strips: Iterable[npt.NDArray[Any]]) -> float:
-    """Return the float to scale to white: the least of 1, 255, 65,535 that no sample exceeds, else the largest."""
+    """Return the float to scale to white: the first of 1, 255, 65,535, largest sample that none exceeds."""
     most = max(float(np.max(values, initial=0, where=np.isfinite(values))) for values in strips)
     return next((top for top in (1.0, 255.0, 65_535.0) if most <= top), most)
 
@@ -158,9 +158,6 @@ def _convert_by_profile(image: Image.Image, profile: ImageCms.ImageCmsProfile) -
         flags=ImageCms.Flags.BLACKPOINTCOMPENSATION,
     )
     return transform.apply(image)
-
-
-# --- Strips, arrays and sizes -------------------------------------------------------------------------------------
 
 
 def strip_boxes(size: tuple[int, int]) -> Iterator[tuple[int, int, int, int]]:

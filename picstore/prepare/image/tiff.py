@@ -95,9 +95,6 @@ def read_samples(data: bytes, *, max_pixels: int) -> _Samples:
     return _read_samples(data, tags, layout, max_pixels=max_pixels)
 
 
-# --- From strips and tiles to samples -----------------------------------------------------------------------------
-
-
 def _read_samples(data: bytes, tags: Tags, layout: Layout, *, max_pixels: int) -> _Samples:
     """Read all samples as (height, width, samples), in the smallest machine type that holds them."""
     width, height = layout.size
@@ -192,9 +189,6 @@ def _unpack(rows: U8, count: int, bits: int) -> npt.NDArray[np.uint16]:
         )
         target[:] = word >> (24 - bits - (first & 7)).astype(np.uint32) & (1 << bits) - 1
     return unpacked
-
-
-# --- From samples to 8 bits ---------------------------------------------------------------------------------------
 
 
 def _to_image(samples: _Samples, layout: Layout, tags: Tags) -> Image.Image:

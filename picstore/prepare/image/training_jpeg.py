@@ -166,9 +166,6 @@ def _fits_unchanged(size: tuple[int, int], settings: EncodeSettings) -> bool:
     return allowed and (settings.resize is None or settings.resize.target(*size) == size)
 
 
-# --- Images that stay in their files ------------------------------------------------------------------------------
-
-
 def index_image(data: bytes, *, settings: EncodeSettings, name: str = "", bounded: bool = False) -> TrainingJpeg:
     """Describe an image for an index, and return the bytes that the index refers to, with the status ``INDEXED``.
 
@@ -206,9 +203,6 @@ def _find_end(data: bytes, header: Header) -> tuple[ImageInfo, int]:
         return ImageInfo(header.width, header.height, header.sampling, header_length=header.length), len(data)
     starts, ends = find_restart_segments(data, header)
     return make_image_info(header, ends - starts), int(ends[-1]) + len(_END)
-
-
-# --- Image info ---------------------------------------------------------------------------------------------------
 
 
 def parse_image_info(jpeg: bytes) -> ImageInfo:

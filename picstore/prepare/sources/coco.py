@@ -173,10 +173,8 @@ def _targets(
 ) -> dict[str, list[Any]]:
     """Return an image's target fields, each a list with a value for every object whose clipped box has an area.
 
-    Args:
-        labels: class number of each category id.
-        optional: the keys ``segmentation`` and ``keypoints``, each if any annotation has it; all images then get its
-            field.
+    ``labels`` maps ids of categories to class numbers. ``optional`` has ``segmentation`` or ``keypoints`` if any
+    annotation of the file has that key; all images then get its field.
     """
     fields = ["boxes", "box_labels", "iscrowd", "area", "annotation_ids"]
     fields += ["polygons"] * ("segmentation" in optional) + ["keypoints"] * ("keypoints" in optional)

@@ -23,7 +23,7 @@ from picstore.prepare.sources.source_file import SourceFile, printable
 from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 
 MAX_DECOMPRESSED = 1 << 32  # largest size in bytes to which a compressed block may decompress
-# A block of n compressed bytes is rejected above _SMALL + n * _MAX_RATIO bytes, more than images and masks give.
+# A block of n bytes must not state more than _SMALL + n * _MAX_RATIO decompressed bytes; images and masks need less.
 _MAX_RATIO = 256
 _SMALL = 64 << 20
 CODECS = ("zstd", "gz", "bz2")

@@ -1,7 +1,4 @@
-"""Rows of CSVs; and CSVs of boxes, in which all rows of an image become one record.
-
-RetinaNet, Open Images, Roboflow and many competitions write tables of boxes.
-"""
+"""Rows of CSVs; and CSVs of boxes, in which all rows of an image become one record."""
 
 from __future__ import annotations
 
@@ -165,7 +162,6 @@ def list_box_csv(table: Location, root: Location, image_field: str | None, label
 
 
 def _corner_columns(names: Sequence[str]) -> tuple[str, str, str, str] | None:
-    """Return the names of the columns of a box's left, top, right and bottom; None if a table lacks such columns."""
     lower = {name.strip().lower(): name for name in names}
     for left, top, right, bottom in _CORNERS:
         if {left, top, right, bottom} <= lower.keys():

@@ -72,7 +72,7 @@ class _ClassFolder:
 
 
 def is_taken(name: str, *, hidden: bool) -> bool:
-    """Return whether to list a file or folder: if visible, or if ``hidden``, and no known program creates that name."""
+    """Return whether to list an entry: any visible one, and if ``hidden``, hidden ones that no known program makes."""
     return not name.startswith(".") or (hidden and name not in _OF_PROGRAMS and not name.startswith("._"))
 
 
@@ -178,7 +178,6 @@ class _Walk:
 
 
 def _remarks(source: Location, notes: Notes) -> Iterator[str]:
-    """Yield messages for the user on files that are not images, on hidden entries, and on links out of the source."""
     for key, one, several, outcome in (
         (_NO_IMAGE, "file that is not an image", "files that are not images", "left out"),
         (_HIDDEN, "hidden file or folder", "hidden files and folders", "left out; --hidden takes them"),

@@ -24,8 +24,7 @@ from picstore.storage.references import ReferencesRoot
 def list_index(location: Location, *, root: Where | None = None) -> Listing:
     """List an index's records, except deleted ones, in stored order; raise UsageError if the dataset holds its images.
 
-    Args:
-        root: folder of the images, as for :class:`Dataset`.
+    ``root`` is the folder of the images, as for :class:`Dataset`.
     """
     dataset = Dataset(location, root=root)
     if dataset.references is None:

@@ -21,8 +21,8 @@ from picstore.prepare.sources.inputs import Input
 
 BLOCK = 1024  # number of inputs that are written to the temporary file, and read, at a time
 
-# Inputs of a group with more labels than this are pickled one by one instead of as blocks, because a block is pickled
-# with all labels of its group.
+# Largest number of labels of a group (one call of ``add_packed``) whose inputs are pickled as blocks, because each
+# pickle then holds all labels of the group.
 _MOST_LABELS = 1 << 12
 
 _FIELDS = tuple(each.name for each in fields(Input))
@@ -96,13 +96,11 @@ class InputTable(_Inputs):
         self.extend(inputs)
 
     def append(self, one: Input) -> None:
-        """Add an input."""
         self._last.append(one)
         if len(self._last) == BLOCK:
             self._write()
 
     def extend(self, inputs: Iterable[Input]) -> None:
-        """Add inputs."""
         for one in inputs:
             self.append(one)
 

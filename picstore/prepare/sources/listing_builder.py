@@ -158,7 +158,6 @@ class ListingBuilder:
             facts.attachments[name] = None
 
     def add_part(self, found: FoundPart) -> None:
-        """Add the inputs or samples of a part, and the part's messages for the user."""
         for item in found.items:
             self.add(item)
         for text, (count, example) in found.notes.items():
@@ -286,7 +285,6 @@ def _list_here(list_part: Callable[[T], FoundPart], parts: Sequence[T], builder:
 
 
 def _run_in_order(tasks: Sequence[PartsTask[Any]], engine: Engine) -> Iterator[PackedListing]:
-    """Run tasks, and yield each task's listing in the order of ``tasks``."""
     done: dict[int, PackedListing] = {}
     expected = deque(task.first for task in tasks)
     for task, found in run_each(run_task, tasks, workers=engine):

@@ -100,7 +100,6 @@ def open_source(
 
 
 def _check_options(given: Mapping[str, object], format_: SourceFormat, kind: str, location: Location) -> None:
-    """Raise UsageError if ``given`` has an option that the kind does not take."""
     for name in given:
         if name in format_.options:
             continue

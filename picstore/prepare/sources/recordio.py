@@ -112,10 +112,8 @@ def parse_objects(labels: Sequence[float], *, may_be_none: bool) -> dict[str, An
     """Parse the labels of objects, as im2rec --pack-label writes them; return None for labels of another kind.
 
     The labels are the width A of the header, the width B of an object, A − 2 values of any meaning, and objects of B
-    values: class, left, top, right and bottom from 0 to 1, and B − 5 values of any meaning.
-
-    Args:
-        may_be_none: whether labels may describe zero objects; plain labels, such as 2 and 5, may look like that.
+    values: class, left, top, right and bottom from 0 to 1, and B − 5 values of any meaning. Only with ``may_be_none``,
+    labels may describe zero objects, because plain labels, such as 2 and 5, may look like that.
     """
     if len(labels) < 2 or not all(math.isfinite(value) and value.is_integer() for value in labels[:2]):
         return None

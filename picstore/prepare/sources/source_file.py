@@ -93,7 +93,6 @@ class SourceFile(AbstractContextManager["SourceFile"]):
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         if self._object is None:
             os.close(self._descriptor)
 
@@ -149,8 +148,7 @@ def named_file(folder: Location, name: object) -> Location:
     """Locate the file ``name``, relative to ``folder``; raise UsageError if the file lies outside the folder.
 
     Tables, indexes and annotations are not trusted. No absolute name, ``..`` or symbolic link may lead out of the
-    folder, except from a download by Hugging Face, whose snapshot links to files elsewhere. All sources check names by
-    this function.
+    folder, except from a download by Hugging Face, whose snapshot links to files elsewhere.
     """
     if not isinstance(name, str) or not name or "\0" in name:
         raise UsageError(f"{name!r} is not the name of a file; give a path in {folder}")

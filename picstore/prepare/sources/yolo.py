@@ -234,7 +234,7 @@ def _require_labels(folder: Location, pairs: Sequence[_Pair], notes: Mapping[str
 
 
 def _finish(one: Input, fields: set[str]) -> Input:
-    """Keep boxes and the target fields in ``fields``, which some input has; state their forms in ``Input.targets``."""
+    """Leave out polygons and keypoints unless some input has them (those in ``fields``); state the targets' forms."""
     if not one.extra:
         return one
     found: dict[str, Any] = json.loads(one.extra)

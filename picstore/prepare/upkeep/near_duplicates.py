@@ -154,9 +154,6 @@ def _hash_records(dataset: Dataset, number: int) -> Hashes:
     return Hashes(np.array(list(hashes), np.int64), np.array(list(hashes.values()), np.uint64))
 
 
-# --- Search by Hamming distance -----------------------------------------------------------------------------------
-
-
 def find_nearest(queries: U64, hashes: U64, distance: int) -> tuple[I64, I64]:
     """Find, for each query, the nearest hash within ``distance`` bits; of equally near hashes, the first.
 
@@ -190,7 +187,7 @@ def find_leaders(hashes: U64, distance: int) -> tuple[I64, I64]:
 
 
 def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple[I64, I64]:
-    """Find each query's nearest hash among distinct ``hashes``; return indices in ``hashes``, and distances in bits."""
+    """Do the work of :func:`find_leaders` if ``leaders``, else of :func:`find_nearest`, for distinct ``hashes``."""
     sorted_hashes, orders = np.empty((3, len(hashes)), np.uint64), np.empty((3, len(hashes)), np.int32)
     starts = np.zeros((3, (1 << _BITS) + 1), np.int32)
     for band, (shift, bits) in enumerate(_BANDS):
