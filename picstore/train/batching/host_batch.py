@@ -129,7 +129,7 @@ class EncodedBatch:
     files: RecordFiles
     shown: I64  # (n,), for each slot, the slot from whose stream its image comes: itself or its replacement
     factors: I64  # (n,), factor by which decoding divides each image's sides
-    segments: SegmentTables | None = None  # description of the tiles for picstore's decoder
+    segments: SegmentTables | None = None
 
     @property
     def shows_all(self) -> bool:
@@ -147,7 +147,7 @@ class HostBatch:
     source: I64  # (n,), index of the dataset of each slot
     targets: list[GroupTargets] | None  # targets by group of views; None if the loader yields none
     damage: list[Damage]  # damage of records that were replaced
-    encoded: EncodedBatch | None = None  # description of the bytes that a GPU decodes
+    encoded: EncodedBatch | None = None
     columns: dict[str, Values] = field(default_factory=dict)
     weight: float = 1.0
 

@@ -32,7 +32,7 @@ class GroupSpec:
     """Group of views that the same transforms make; a batch holds ``count`` such views of each record."""
 
     name: str = ""  # name of the group; empty if the loader's transforms are a list, not ``Views``
-    count: int = 1  # number of views of a record
+    count: int = 1
     stacked: bool = False  # whether the images have one size and lie in one array
 
 

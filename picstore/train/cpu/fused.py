@@ -186,10 +186,7 @@ def _open_image(stages, stream, box, factor, workspace, rect):
 
 @device_function
 def _set_region(box, clip, rect, factor, decoded_box, decoded_clip):
-    """Convert ``box`` and ``clip`` from source pixels to pixels of the decoded rectangle ``rect``.
-
-    Coordinates are divided by ``factor``, and the clip is rounded outwards.
-    """
+    """Convert ``box`` and ``clip`` from source pixels to pixels of the box ``rect``, decoded at 1 / ``factor``."""
     for k in range(4):
         decoded_box[k] = (box[k] - (rect[k] if k < 2 else 0)) / factor
         edge = clip[k] - rect[k % 2]

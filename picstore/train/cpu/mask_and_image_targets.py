@@ -29,7 +29,7 @@ from picstore.train.transforms.geometry import Geometry
 if TYPE_CHECKING:
     from PIL import Image, ImageFile
 
-_MASK_FORMATS = "PNG", "TIFF", "BMP", "GIF"  # lossless formats that a mask may have
+_MASK_FORMATS = "PNG", "TIFF", "BMP", "GIF"
 _MASK_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # Pillow's modes; some versions open 16-bit images in mode "I"
 
 

@@ -18,8 +18,7 @@ from picstore.kernels.jit import device_function, inlined, kernel, load_u16, loa
 from picstore.kernels.simd import load_byte, load_native_u64, load_u8, load_u32, store_i16, store_i32, store_native_u64
 from picstore.kernels.strided import put_bytes
 
-# Kernels cast their integers to these types, because numba's constants are int64, and an int64 plus a uint64 gives a
-# float64.
+# Kernels cast integers to these types, because numba's constants are int64, and int64 + uint64 gives a float64.
 _i64, _u64, _u32, _u8 = np.int64, np.uint64, np.uint32, np.uint8
 _UNIT = float(1 << 32)  # int64 positions are in units of 1 / _UNIT pixels
 _BITS, _ONE = POSITION_BITS, 1 << POSITION_BITS  # number of fractional bits of a weight, and the weight 1.0

@@ -37,8 +37,7 @@ from picstore.train.cuda.gpu_inverse_dct import inverse_dct
 from picstore.train.cuda.gpu_rgb import to_rgb
 from picstore.train.cuda.triton_jit import INTERPRETED, launching
 
-# Text for each bit of an image's status, for messages. Of several bits, the first here is shown, because a wrong entry
-# point causes the other errors too.
+# Text for each bit of a status. The first set bit is shown, because a wrong entry point causes other errors too.
 REASONS = {
     WRONG_ENTRY_POINT: "an entry point where no MCU begins",
     BAD_CODE: "a code that its Huffman table lacks, or a block with more than 64 coefficients",
@@ -152,10 +151,7 @@ def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int
 
 @contextlib.contextmanager
 def _waiting_on_errors(device: torch.device) -> Iterator[None]:
-    """Make a device current in a ``with`` block.
-
-    If the block raises an error, wait for all copies to the device before the host's memory can be freed and reused.
-    """
+    """In a ``with`` block, make a device current; after an error, wait until it no longer reads the host's memory."""
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         try:
             yield

@@ -36,8 +36,7 @@ _BITS, _BIAS, _UNIT = tl.constexpr(words.LOOKUP_BITS), tl.constexpr(words.BIAS),
 _SIZE, _SKIP = tl.constexpr(words.SIZE_SHIFT), tl.constexpr(words.SKIP_SHIFT)
 _END, _NO_CODE = tl.constexpr(words.END_OF_BLOCK), tl.constexpr(words.NO_CODE)
 _CODE_BYTES, _PER_IMAGE = tl.constexpr(words.HUFFMAN_BYTES), tl.constexpr(words.HUFFMAN_TABLES)
-# If a lane (which decodes one part of a segment) cannot go on although it has this number of bits, the code is unknown:
-# a known code and its value have up to 16 and 11 bits.
+# A lane that cannot go on with this number of bits has met an unknown code: code and value have up to 16 + 11 bits.
 _ENOUGH = tl.constexpr(27)
 
 

@@ -95,10 +95,7 @@ def _store_eight(c, q, out, stride, known):
 
 @device_function
 def _store_four(c, q, out, stride, known):
-    """Compute and store the 4 × 4 samples of a block reduced by 2, as libjpeg's jidctred.c does.
-
-    Coefficient 4 of each row and column does not contribute, so the compiler leaves out its computation.
-    """
+    """Compute and store the 4 × 4 samples of a block reduced by 2, as libjpeg's jidctred.c does."""
     below = (_number(c, 0) * 0).to(tl.int32)
     for k in tl.static_range(8, 64):
         if k // 8 != 4:
@@ -131,10 +128,7 @@ def _transform_to_four(x, SHIFT: tl.constexpr):
 
 @device_function
 def _store_two(c, q, out, stride, known):
-    """Compute and store the 2 × 2 samples of a block reduced by 4, as libjpeg's jidctred.c does.
-
-    Coefficients with the indices 2, 4 and 6 of each row and column do not contribute.
-    """
+    """Compute and store the 2 × 2 samples of a block reduced by 4, as libjpeg's jidctred.c does."""
     low, high = _transform_to_two(c, q, 0)
     l1, h1 = _transform_to_two(c, q, 1)
     l3, h3 = _transform_to_two(c, q, 3)

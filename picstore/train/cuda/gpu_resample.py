@@ -213,10 +213,7 @@ def _whole(weight):
 
 @device_function
 def _interpolated(descriptor, y, x):
-    """Sample a rotated or sheared image bilinearly.
-
-    Pixels at the clip's border repeat beyond the clip; pixels outside of the image have the fill.
-    """
+    """Sample a rotated or sheared image bilinearly; the clip's border repeats, and the fill surrounds the image."""
     left, right, fx = _neighbors(descriptor, y, x, 0)
     top, bottom, fy = _neighbors(descriptor, y, x, 1)
     both = (fx * fy + _HALF) >> _BITS

@@ -79,10 +79,7 @@ class EpochCursor:
 
     @property
     def in_workers(self) -> bool:
-        """Whether a DataLoader's workers have moved on since this process last set their positions.
-
-        Always False in a worker.
-        """
+        """Whether DataLoader workers have moved on since this process set their positions; always False in a worker."""
         return not Worker.current().count and bool((self._shared.values[0] != self._published).any())
 
     def load(self, epoch: int, batch: int) -> None:
@@ -160,8 +157,7 @@ class EpochCursor:
         before = [self._epoch, self._batch]
         self._epoch, self._batch = epoch, batch
         if worker.count:
-            # If the shared position has changed, leave it: the main process has loaded a state, at whose position the
-            # next iteration has to begin.
+            # Leave a changed position: the main process has loaded a state, with which the next iteration begins.
             if self._length(epoch) is None and self._shared.values[worker.number].tolist() == before:
                 self._shared.values[worker.number] = epoch, batch
         else:

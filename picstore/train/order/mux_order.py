@@ -289,8 +289,7 @@ class _RepeatingSource:
 def _taken(state: Mapping[str, Any], sources: int) -> tuple[list[int], int]:
     """Return the number of samples that each source gave before a state, and the number read of the next batch."""
     if state["version"] == 1:
-        # In version 1, ``counts`` are those of one rank's batch; ``samples`` is the number that one rank took from all
-        # sources together.
+        # In version 1, ``counts`` are of one rank's batch, and ``samples`` is one rank's total of all sources.
         counts, (samples,) = _numbers(state, "counts", sources), check_position(samples=state.get("samples"))
         if not any(counts):
             raise UsageError(f"the state has counts {counts}; one above 0 is needed")

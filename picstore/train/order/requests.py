@@ -173,10 +173,7 @@ class Order(Protocol):
         """Return the state of a loader before a batch: numbers, strings, and lists of numbers and strings."""
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the epoch and batch that follow a state, whose number of lanes must equal this order's.
-
-        Raise UsageError if the state does not fit this order.
-        """
+        """Return the epoch and batch that follow a state; raise UsageError if the state does not fit this order."""
 
     def with_lanes(self, lanes: int) -> Self:
         """Return a copy of the order with another number of lanes (parts of an epoch that batches mix)."""

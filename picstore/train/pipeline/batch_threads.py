@@ -156,7 +156,7 @@ class Pipeline:
             for filling in self._start_batches():
                 self._queue.put(filling)
             self._queue.put(None)
-        except BaseException as error:  # ``receive`` raises the error for the consumer.
+        except BaseException as error:
             self._queue.put(error)
 
     def _start_batches(self) -> Iterator[Future[HostBatch]]:
@@ -252,11 +252,7 @@ class Pipeline:
         uses: dict[ContainerKey, ContainerUse],
         problems: dict[int, Damage] | None,
     ) -> HostBatch | None:
-        """Release a batch's containers after its last task, and complete the batch.
-
-        ``problems`` has the damage by slot (place in the batch). If a task failed or was cancelled, ``problems`` is
-        None, and so is the result.
-        """
+        """Release a batch's containers, and complete it; ``problems`` is None if a task failed or was cancelled."""
         records.release()
         self._prefetcher.release(uses)
         if problems is None:

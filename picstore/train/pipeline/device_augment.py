@@ -112,7 +112,7 @@ def augment_images(
         With ``counts``, a list of one tensor for each batch; else a tensor (n, 3, H, W), or a list of n tensors
         (3, h, w) if the transforms do not fix the size.
     """
-    from picstore.train.cuda.augment import augment  # imported late, because it imports Triton
+    from picstore.train.cuda.augment import augment
 
     origins, factors = places
     options: dict[str, Any] = {"dtype": output.dtype, "channels_last": output.channels_last, "factors": factors}

@@ -279,7 +279,7 @@ class _BegunTiles:
 
     def finish(self, batch: Batch, event: torch.cuda.Event | None) -> MadeBatch:
         """Wait for the GPU; if it refused images, decode them on the CPU, and augment the batch again with them."""
-        from picstore.train.cuda.decode_tiles import explain  # imported late, because it imports Triton
+        from picstore.train.cuda.decode_tiles import explain
 
         make, host, encoded, tables = self._make, self._host, self._encoded, self.tables
         wrong, broken = self.wait(), {}
@@ -302,7 +302,7 @@ class _BegunTiles:
 
 def _decode_on_cpu(encoded: EncodedBatch, tables: SegmentTables, slot: int) -> torch.Tensor:
     """Decode a slot's tiles on the CPU to (3, h, w); enter their box in ``encoded``. Raise ImageError if damaged."""
-    from picstore.train.cpu.decode_crop import decode_held  # imported here, because it is seldom needed
+    from picstore.train.cpu.decode_crop import decode_held
 
     arrays, first = tables.arrays, int(tables.first[slot])
     start, stop = encoded.bounds[slot].tolist()

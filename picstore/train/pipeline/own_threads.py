@@ -107,7 +107,7 @@ class _FutureCall(Generic[R]):
         if self.future.set_running_or_notify_cancel():
             try:
                 self.future.set_result(self._function())
-            except BaseException as error:  # The thread that waits for the future raises the error.
+            except BaseException as error:
                 self.future.set_exception(error)
 
     def cancel(self) -> None:
@@ -191,7 +191,7 @@ class FillingBatch:
                 finished.cancel()
             else:
                 finished.set_result(batch)
-        except BaseException as error:  # The future raises the error for the consumer.
+        except BaseException as error:
             finished.set_exception(error)
         finally:
             del self._fill, self._complete, finished, errors  # An error's traceback may keep this frame in memory.

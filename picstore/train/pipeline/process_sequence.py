@@ -26,8 +26,7 @@ from picstore.train.batching.spec import PipelineSpec
 from picstore.train.order.spans import MAX_READ, DealtSpans, Span, steps_of_span
 from picstore.train.pipeline.loader_process import AHEAD, LoaderProcess, SequenceShare
 
-# Maximum number of batches that all processes have sent and the consumer has not taken. Each is a memory mapping, of
-# which Linux allows 65,530.
+# Maximum number of batches sent and not yet taken; each is a memory mapping, of which Linux allows 65,530.
 _MOST_AHEAD = 1 << 15
 
 _Answer: TypeAlias = HostBatch | Exception | None  # a process's batch, the error that ended it, or None at the end
@@ -104,8 +103,8 @@ class ProcessSequence:
     def _receive_ready(self, seconds: float | None) -> bool:
         """Receive one message of each process that has sent any, waiting up to ``seconds``; return whether any came."""
         running = {process.connection: number for number, process in enumerate(self._processes) if process.running}
-        if not self._processes[self._turn].running and not self._received[self._turn]:  # Another thread has closed it.
-            raise CancelledError
+        if not self._processes[self._turn].running and not self._received[self._turn]:
+            raise CancelledError  # Another thread has closed the process.
         ready = wait(list(running), seconds)
         for connection in ready:
             number = running[connection]  # type: ignore[index]

@@ -172,7 +172,7 @@ class AheadStage:
         try:
             while self._start_some():
                 pass
-        except BaseException as error:  # ``receive`` raises the error for the consumer.
+        except BaseException as error:
             self._started.put((_answer(error), None))
         finally:
             self._started.put(None)
@@ -222,7 +222,7 @@ class AheadStage:
         """Start batches in one call or, after an error, one by one, so that only the batch with the error fails."""
         try:
             started = self._make.start(hosts)
-        except BaseException as error:  # ``receive`` raises the error for the consumer.
+        except BaseException as error:
             if len(hosts) == 1:
                 yield _answer(error)
                 return
@@ -248,7 +248,7 @@ class AheadStage:
         try:
             with _current(stream):
                 self._finished.put(finish())
-        except BaseException as error:  # ``receive`` raises the error for the consumer.
+        except BaseException as error:
             self._finished.put(error)
         return True
 
