@@ -15,7 +15,6 @@ from picstore._version import __version__
 from picstore.cli.print_result import echo
 from picstore.errors import PicstoreError
 
-# Names of the verbs, with the description of each that ``picstore --help`` prints.
 _VERBS = {
     "audit": "Tell which images a training had seen, and when, from a checkpoint.",
     "bench": "Measure how fast this machine loads a dataset, stage by stage.",

@@ -15,8 +15,7 @@ from picstore.errors import UsageError
 from picstore.results import AuditedDataset, AuditResult
 from picstore.train.audited import UNKNOWN, Audit
 
-# Largest number of result rows, of about 1 kB each, to return in memory; rows that go to a CSV file are not limited.
-_MOST_ROWS = 1_000_000
+_MOST_ROWS = 1_000_000  # Largest number of rows, of about 1 kB each, to return in memory; a CSV file may have more.
 _CHUNK = 1 << 14  # Number of rows for which the paths of records are read at a time.
 
 Rows = Iterator[dict[str, Any]]

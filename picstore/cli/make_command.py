@@ -26,8 +26,7 @@ from picstore.cli.print_result import print_result
 from picstore.errors import TooManyFailures
 from picstore.verbs import common_arguments
 
-# Parameters of verbs that are positional arguments of the command, and their names in its usage line. All other
-# parameters are options.
+# Positional parameters of the commands, and their names in the usage line; all other parameters are options.
 _ARGUMENTS = {
     "checkpoint": "STATE",
     "source": "SRC",
@@ -60,8 +59,7 @@ _METAVARS = {
     "[N]": "measure",
 }
 _METAVAR_OF = {name: metavar for metavar, names in _METAVARS.items() for name in names.split()}
-# Value that an option has if the user gives the option without a value, by name of the parameter.
-_VALUE_IF_OMITTED = {"measure": 200}
+_VALUE_IF_OMITTED = {"measure": 200}  # values of options that are given without a value, by parameter
 _OTHER_VERB = re.compile(r"\b(?:[Aa]s|see) :func:`picstore\.(\w+)`")
 _NONE_FOR = re.compile(r"(?:; |\. |^)None for (?:the )?(.+?)\.?$")
 
@@ -112,8 +110,6 @@ def _parameters(functions: Sequence[Callable[..., Any]]) -> dict[str, Parameter]
 
 
 def _printing(function: Callable[..., Any], verb: str, *, shows_progress: bool) -> Callable[..., None]:
-    """Return a command's callback, which calls ``function``, prints the result, and exits with its exit code."""
-
     def run(*, as_json: bool, quiet: bool = False, **given: Any) -> None:
         try:
             if shows_progress:
@@ -151,7 +147,6 @@ def _option_names(parameter: Parameter) -> list[str]:
 
 
 def _make_option(parameter: Parameter, text: str) -> click.Option:
-    """Build the option of a parameter; ``text`` is the parameter's description in the docstring."""
     names, kinds, default = _option_names(parameter), parameter.annotation.split(" | "), parameter.default
     given: dict[str, Any] = {"metavar": _METAVAR_OF.get(parameter.name)}
     none_for = _NONE_FOR.search(text)
@@ -180,7 +175,6 @@ def _make_option(parameter: Parameter, text: str) -> click.Option:
 
 
 def _value_type(kinds: list[str]) -> Any:
-    """Return the click type of an option's value from the types in the parameter's annotation, by default a string."""
     for kind in kinds:
         alias = getattr(common_arguments, kind, None)
         if choices := get_args(alias) or re.findall(r"'(\w+)'", kind):
@@ -191,7 +185,6 @@ def _value_type(kinds: list[str]) -> Any:
 
 
 def _fractions(text: str) -> tuple[float, ...]:
-    """Parse the fractions of a split, such as ``0.9`` or ``0.8,0.1``."""
     try:
         return tuple(map(float, text.split(",")))
     except ValueError as error:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 _MOST_REASONS = 8
 _MOST_FORMATS = 10
-# Largest number of groups of near-duplicates to print, and of near-duplicates to print in each group.
-_MOST_DUPLICATES = 20
+_MOST_DUPLICATES = 20  # Largest number of groups, of duplicates in a group, or of rows of ``audit`` to print.
 _MOST_CLASSES = 4
 # ``info`` advises a shuffled copy if an epoch would read from the copy less than this fraction of the bytes read now.
 _WORTH_COPYING = 0.8
@@ -157,7 +156,6 @@ def _export(result: results.ExportResult) -> Iterator[str]:
 
 
 def _duplicates(result: results.DupesResult) -> Iterator[str]:
-    """Format the largest groups of near-duplicates, ``id: duplicate (distance), …``, and the command to delete them."""
     for group in sorted(result.groups, key=lambda group: -len(group.duplicates))[:_MOST_DUPLICATES]:
         shown = ", ".join(f"{each.id} ({each.distance})" for each in group.duplicates[:_MOST_DUPLICATES])
         more = len(group.duplicates) - _MOST_DUPLICATES
@@ -210,7 +208,6 @@ def _info(result: results.InfoResult) -> Iterator[str]:
 
 
 def _order(result: results.InfoResult) -> Iterator[str]:
-    """Format the lines of ``info`` on the order in which records are stored, and the dataset's histograms."""
     from picstore.display.histograms import histogram_lines, sample_note
 
     if order := result.order:

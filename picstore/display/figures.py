@@ -24,7 +24,7 @@ _CELL = 1.9  # Width in inches of a cell of the grid, which shows one tile.
 _TALLEST = 1.1  # Largest ratio of height to width of a tile's cell; a taller image is made smaller.
 _TITLE = 0.25  # Height of the title above a row of tiles, in inches.
 _MARGIN = 0.1  # Margin around a tile, in inches.
-_MAX_TITLE = 28  # Largest number of characters of a tile's title.
+_MAX_TITLE = 28
 _MAX_CLASSES = 24
 _BAR = "#1f6fb4"
 _COLORS = ("#f3c13a", "#3fc1c9", "#ff6b6b", "#7bd389", "#b892ff", "#ff9f5a", "#59a5ff", "#f78fb3")
@@ -172,7 +172,6 @@ def _make_figure(width: float, height: float, **options: Any) -> Figure:
 
 
 def _ratio(tile: Tile) -> float:
-    """Return the height of a tile's image divided by its width."""
     width, height = tile.size or (tile.pixels.shape[1], tile.pixels.shape[0])
     return height / width
 

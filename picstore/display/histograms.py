@@ -15,7 +15,6 @@ from picstore.arrays import F64, Array, Bools
 _BINS = 40
 # Ratio of a column's largest to smallest value from which bins have equal widths on a logarithmic, not a linear scale.
 _WIDE = 12.0
-# Names of the columns that ``summarize`` counts.
 SUMMARIZED = ("label", "width", "height", "bytes")
 _MAX_VALUES = 200  # Largest number of distinct values that a histogram lists: the most frequent ones.
 _TITLES = {"label": "images by class", "width": "by width", "height": "by height", "bytes": "by bytes of the JPEG"}
@@ -30,7 +29,6 @@ class Histogram:
     """Histogram of a column: counts of records by bin or by value.
 
     Attributes:
-        name: name of the column.
         edges: edges of the bins; each bin includes its lower edge, the last bin also its upper edge. Empty if values
             are counted.
         values, names: counted values and their names; empty if the values are in bins.

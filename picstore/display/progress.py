@@ -21,7 +21,6 @@ from picstore.results import ProgressReport
 INTERVAL = 60.0  # Seconds between two lines of progress.
 CALLBACK_INTERVAL = 0.1  # Smallest number of seconds between two calls of the ``progress`` function within a stage.
 
-
 # Function to call with the number of items that were completed since the previous call.
 ProgressCallback: TypeAlias = Callable[[int], None]
 
@@ -142,8 +141,7 @@ class Bar(Silence):
         self._progress.update(self._task, description=f"{self._verb}: {stage}")
 
     def set_total(self, total: int, done: int) -> None:
-        # Start the bar only once a stage has a number of items, because the compilation of kernels, which comes before,
-        # shows a bar of its own.
+        # Start the bar only now, because the compilation of kernels, which comes before, shows a bar of its own.
         self._progress.start()
         self._progress.update(self._task, total=total, completed=done)
 
@@ -160,11 +158,7 @@ class Bar(Silence):
 
 
 class Meter:
-    """Measurement of a verb's progress: seconds since the verb began, and items and rate of its current stage.
-
-    Args:
-        clock: function that returns seconds of a monotonic clock.
-    """
+    """Measurement of a verb's progress: seconds since the verb began, and items and rate of its current stage."""
 
     def __init__(self, verb: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._verb, self._clock = verb, clock
@@ -186,7 +180,6 @@ class Meter:
         self._done += count
 
     def is_complete(self) -> bool:
-        """Return whether all items of the current stage are done."""
         return self._done == self._total
 
     def report(self) -> ProgressReport:
@@ -240,7 +233,6 @@ class Lines(Silence):
     Args:
         as_json: whether to print each report as a JSON object.
         interval: seconds between two lines; INTERVAL by default.
-        clock: function that returns seconds of a monotonic clock.
     """
 
     def __init__(

@@ -116,7 +116,6 @@ class Audit:
         return self.all_counts(first, stop)[source]
 
     def all_counts(self, first: int = 0, stop: int | None = None) -> list[I64]:
-        """Return :meth:`counts` of each dataset."""
         return self._drawn.counts(*self._bounds(first, stop))
 
     def unseen(self, *, source: int = 0) -> I64:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from picstore.train.batching.spec import GroupSpec
 
 
-_THUMBNAILS = 8  # Number of thumbnails that a notebook shows.
+_THUMBNAILS = 8
 
 
 class ViewImages(dict[str, Any]):
@@ -228,7 +228,6 @@ class Batch:
         return format_facts("Batch", {name: text for name, text in facts.items() if text}, thumbnails)
 
     def _repeat_labels(self, count: int) -> Batch:
-        """Return the batch with labels, ids and columns repeated, for ``count`` images of each record."""
         columns = {
             name: torch.cat([values] * count) if isinstance(values, torch.Tensor) else values * count
             for name, values in self.columns.items()
@@ -268,7 +267,6 @@ default_collate_fn_map[Record] = _refuse_records
 
 
 def _map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Apply a function to the tensors in nested dicts and lists; leave other values unchanged."""
     if isinstance(value, dict):
         mapped = {name: _map_tensors(function, each) for name, each in value.items()}
         return ViewImages(mapped) if isinstance(value, ViewImages) else mapped
@@ -278,7 +276,6 @@ def _map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -
 
 
 def _describe(value: Any) -> str:
-    """Describe tensors in dicts and lists by dtype, shape and device."""
     if isinstance(value, dict):
         return "; ".join(f"{name}: {_describe(each)}" for name, each in value.items())
     if isinstance(value, list):

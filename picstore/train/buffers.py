@@ -21,8 +21,7 @@ import numpy as np
 
 from picstore.arrays import U8, Array
 
-# Sizes of blocks are multiples of this number of bytes, so that one block fits most containers of a dataset.
-_GRANULE = 1 << 16
+_GRANULE = 1 << 16  # Unit of the sizes of blocks in bytes, so that one block fits most containers of a dataset.
 _MIN_BYTES = 1 << 20  # Minimum size of a thread's buffer in bytes.
 # Number of free blocks to keep: for batches made ahead, two batches of the consumer, and batches on the way to a GPU.
 KEPT_BATCHES = 9
@@ -155,16 +154,13 @@ class BufferPool:
 
     def __init__(self, max_free: int, *, allocate: Callable[[int], U8] = allocate_private) -> None:
         self.max_free, self._allocate = max_free, allocate
-        self._free: list[U8] = []  # Free blocks, sorted by size.
+        self._free: list[U8] = []  # sorted by size
         self._returned: list[U8] = []  # Blocks given back by any thread; ``borrow`` moves them to ``_free``.
         self._retired: set[int] = set()  # Addresses of blocks to free instead of reusing.
         self._lock = threading.Lock()
 
     def borrow(self, size: int) -> memoryview:
-        """Return ``size`` bytes of memory with any content.
-
-        The pool reuses the memory once the last array in it is deleted.
-        """
+        """Return ``size`` bytes of any content; the pool reuses the memory once the last array in it is deleted."""
         with self._lock:
             while self._returned:
                 insort(self._free, self._returned.pop(), key=len)

@@ -137,7 +137,6 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         return {**self.__dict__, "_given": ((), {}), "_shown": repr(self)}
 
     def __str__(self) -> str:
-        """Describe the loader for people: class, datasets, and what determines the images."""
         sets = [source.dataset for source in self.sources]
         named = str(sets[0].path) if len(sets) == 1 else f"{len(sets)} datasets"
         gap = self.output.reducing_gap
@@ -200,10 +199,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def stats(self) -> Stats:
-        """Counts and times of work and waits since the loader was made.
-
-        In a DataLoader's worker, they are those of this worker alone.
-        """
+        """Counts and times of work and waits since the loader was made; in a DataLoader's worker, only its own."""
         return self._runner.stats
 
     def __iter__(self) -> Iterator[Batch]:
@@ -378,7 +374,6 @@ def _count_classes(sources: Sequence[TrainingSource]) -> int:
 
 
 def _remote_of(options: LoaderOptions) -> Remote | None:
-    """Return the remote workers that a loader's options ask for, or None; raise UsageError if options do not fit."""
     if options["engine"] == "local":
         if options["workers"] is not None:
             refuse_workers()

@@ -47,7 +47,6 @@ class EpochSampler:
         self.loader._cursor.follow_epoch(epoch)
 
     def __len__(self) -> int:
-        """Return the maximum number of samples of a rank in an epoch."""
         return self.samples
 
 
@@ -279,6 +278,5 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
 
 
 def _steps_of(group: ViewGroup) -> str:
-    """Return the names of the transforms of a group of views, as one string."""
     names = ", ".join(name_of(each) for each in (*group.geometry, *group.color)) or "none"
     return names if group.count == 1 else f"{names}; {group.count} views"

@@ -31,8 +31,7 @@ _MAX_RANKS = 1 << 20
 # with 16 cores, four processes were fastest (docs/benchmarks.md); more than eight were never tried.
 CORES_OF_A_PROCESS, MOST_PROCESSES = 4, 8
 
-# Arguments of torch's DataLoader that a loader lacks, and what to do instead. An argument with its default value is
-# accepted.
+# Arguments of torch's DataLoader that a loader lacks, and what to do instead; their default values are accepted.
 _OF_DATALOADER = {
     "num_workers": "threads=N sets the number of decoding threads, one a core by default; processes=N divides them "
     "among N processes; workers=N is of engine='ray'",
@@ -140,8 +139,7 @@ def _path(value: Any, name: str) -> str | os.PathLike[str]:
 class LoaderOptions(TypedDict, total=False):
     """Options of :class:`picstore.DataMux`. A configuration may contain the options that TOML can express.
 
-    The annotation of an option holds the function that checks its value. An option without such a function is checked
-    where it is used. Plans, outputs and pipelines check how options fit together.
+    The annotation of an option holds the function that checks its value; other options are checked where they are used.
     """
 
     seed: Annotated[int, _integer()]
@@ -203,10 +201,7 @@ def check_arguments(given: Mapping[str, Any]) -> LoaderArguments:
 
 
 def images_given(batch_size: int | None, global_batch_size: int | None, world_size: int) -> tuple[int | None, int]:
-    """Return the given one of the two batch sizes, and the number of batches of that size that form a global batch.
-
-    Raise UsageError if both sizes are given.
-    """
+    """Return the given batch size, and how many such batches form a global batch; raise UsageError for two sizes."""
     if batch_size is not None and global_batch_size is not None:
         text = f"batch_size is {batch_size} and global_batch_size {global_batch_size}"
         raise UsageError(f"{text}; give the images of a rank's batch or of all ranks' batches")
@@ -227,10 +222,7 @@ def check_main_guard() -> None:
 
     From Python 3.14 on, and on macOS always, workers of a DataLoader are not forked but import the main script. Without
     a guard the script would start workers in the worker, which Python refuses, and this process would only notice a
-    lost connection.
-
-    Raises:
-        UsageError: workers are being started, and the script mentions neither ``__name__`` nor ``parent_process``.
+    lost connection. A script has a guard if it mentions ``__name__`` or ``parent_process``.
     """
     main = sys.modules.get("__main__")
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
@@ -258,11 +250,7 @@ def count_processes(options: LoaderOptions) -> int:
 
 
 def default_processes(threads: int | None, environment: Mapping[str, str] = os.environ) -> int:
-    """Return a rank's default number of loader processes: 1/4 of its cores or, if fewer, of ``threads``; from 1 to 8.
-
-    Python's lock limits each process. On 16 cores, one process for every four cores was fastest, with and without a
-    GPU.
-    """
+    """Return a rank's default number of loader processes: 1/4 of its cores or, if fewer, of ``threads``; 1 to 8."""
     ranks = environment.get("LOCAL_WORLD_SIZE", "")  # number of ranks on this machine, set by torchrun
     cores = count_cores() // max(1, int(ranks) if ranks.isdecimal() else 1)
     own = min(cores, cores if threads is None else threads)

@@ -51,7 +51,7 @@ _READ_AHEAD = 2  # number of containers to read in advance
 
 @dataclass(frozen=True, slots=True)
 class MapJob:
-    """Function to call with a dataset's batches, and how these are made; a process keeps its latest job, by ``key``."""
+    """Function to call with batches of a dataset, and how to make these; a process keeps its latest job, by ``key``."""
 
     source: TrainingSource
     output: OutputSpec
@@ -63,10 +63,7 @@ class MapJob:
 
 @dataclass(frozen=True, slots=True)
 class MapTask:
-    """Task of an engine: index and containers of a part of the map, and number of processes that share this machine.
-
-    ``sharing`` is 0 if this number is unknown.
-    """
+    """Containers for which a process is to call the function; ``sharing`` processes share its machine, 0 if unknown."""
 
     job: MapJob
     part: int
@@ -96,10 +93,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class PartValues:
-    """Ids and values of the records in a part (some containers) of a map, and the records without a value.
-
-    ``form`` is None if no record has a value.
-    """
+    """Ids and values of the records in some containers, their form (None without a value), and records that failed."""
 
     ids: I64
     values: Values
@@ -109,7 +103,7 @@ class PartValues:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Container and index of each record of a batch to make; ``last`` marks a part's last batch, which may be empty."""
+    """Container and index of each record of a batch; ``last`` marks the last batch of a task, which may be empty."""
 
     held: dict[int, Container]
     containers: I64
@@ -228,9 +222,9 @@ def _ahead(executor: ThreadPoolExecutor, function: Callable[[T], R], items: Iter
 
 
 def _divide(job: MapJob, read: Iterable[tuple[int, bool, Container | Damage]]) -> Iterator[_Chunk]:
-    """Divide the undamaged records of containers into batches; a part's last batch has the rest, or no record.
+    """Divide the undamaged records of containers into batches; a task's last batch has the rest, or no record.
 
-    Each container comes with its index and whether it is the last of its part.
+    Each container comes with its index and whether it is the last of its task.
     """
     dataset, none = job.source.dataset, np.zeros(0, np.int64)
     chunk = empty = _Chunk({}, none, none)

@@ -39,10 +39,8 @@ from picstore.train.map_batches import (
 from picstore.train.transforms.arguments import name_of
 
 MAPPING = "mapping"  # subfolder of a dataset's folder, for the files of maps (computations of a column) under way
-# A part of a map has at least this many batches, so that the part's last batch, which is smaller, costs little.
-_BATCHES_A_PART = 4
-# Approximate maximum number of parts of a map, because each part is a file until the map ends.
-_MOST_PARTS = 4096
+_BATCHES_A_PART = 4  # minimum number of batches of a part, so that its last batch, which is smaller, costs little
+_MOST_PARTS = 4096  # approximate maximum number of parts of a map, because each part is a file until the map ends
 _MAX_PART = 1 << 32  # maximum size of a part's file in bytes
 _MAX_ATTEMPTS = 100  # number of attempts to save while other processes edit the dataset
 
@@ -192,7 +190,6 @@ def _run(
     engine: Engine | int,
     progress: Progress | None,
 ) -> Iterator[tuple[int, PartValues]]:
-    """Compute the map's pending parts in ``engine``; yield the index and the values of each part."""
     on_progress = progress_callback(progress)
     if isinstance(engine, int):
         made = map_parts(job, [parts[number] for number in pending], threads=engine, on_progress=on_progress)
@@ -205,10 +202,7 @@ def _run(
 
 
 def _expected_form(dataset: Dataset, column: str, ids: I64, done: Iterable[PartValues]) -> tuple[Form, str] | None:
-    """Return the form (dtype and shape) that values must have, and words that say what has this form.
-
-    Return None if any form is allowed.
-    """
+    """Return the dtype and shape that values must have, and words that say what has this form; None for any form."""
     for part in done:
         if part.form is not None:
             return part.form, f"record {part.ids[0]} has"

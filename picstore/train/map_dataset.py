@@ -36,7 +36,7 @@ from picstore.train.transforms.views import Views
 
 Item: TypeAlias = tuple[Any, Any]  # image or dict of views, and label or target
 
-_FREE_BLOCKS = 2  # Number of free memory blocks to keep for later batches.
+_FREE_BLOCKS = 2
 # Number of records of which a second visit is noticed: few, because a sampler visits all again in its next epoch.
 _WATCHED = 256
 _NOT_GIVEN = -1
@@ -111,13 +111,11 @@ class MapDataset(data.Dataset[Item]):
         self._blocks = BufferPool(_FREE_BLOCKS)
 
     def __repr__(self) -> str:
-        """Describe the dataset for people: its path, and what determines the images."""
         gap = self._output.reducing_gap
         shown = [str(self.dataset.path), counted(len(self), "image"), self._output.dtype]
         return f"MapDataset({', '.join(shown)}{'' if gap is None else f', reducing_gap={gap}'})"
 
     def __len__(self) -> int:
-        """Return the number of records."""
         return len(self.dataset)
 
     @property
@@ -225,10 +223,7 @@ class MapDataset(data.Dataset[Item]):
 
 
 def _images_of(batch: Batch) -> list[Any]:
-    """Return each record's image.
-
-    With ``Views``, a dict by group of tensors (count, 3, H, W), or lists if sizes vary.
-    """
+    """Return each record's image; with ``Views`` a dict by group of tensors (count, 3, H, W), lists if sizes vary."""
     if not isinstance(batch.images, dict):
         return list(batch.images)
     return [

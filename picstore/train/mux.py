@@ -188,7 +188,6 @@ class DataMux(BatchLoader[MuxOrder]):
             super()._advance(epoch, batch, worker)
 
     def _read_samples(self) -> Iterator[Sample]:
-        """Yield samples from the position on, without end."""
         skip = self._read
         while True:
             for batch in self._batches(*self._cursor.position, Worker()):
@@ -218,7 +217,6 @@ def _open(entry: MuxEntry, **options: Any) -> Dataset:
 def _open_sources(
     mixed: MuxConfig, transform: Transforms | Views | None, options: LoaderOptions
 ) -> tuple[tuple[TrainingSource, ...], tuple[UserTransform, ...]]:
-    """Open the datasets; return the sources, and the callables that apply to every batch."""
     common = mixed.transform if transform is None else transform
     gap = options["reducing_gap"]
     _, callables = plan_transforms(common, targets=tuple(options["targets"]), reducing_gap=gap)

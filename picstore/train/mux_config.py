@@ -76,10 +76,7 @@ class MuxConfig:
 
 
 def make_schedule(config: MuxConfig, given: Sequence[tuple[int, Counts]] | None = None) -> MuxSchedule:
-    """Build the schedule of a mux from its configuration, or from ``given`` steps and counts instead.
-
-    Raise UsageError if a step or counts cannot be used.
-    """
+    """Build a mux's schedule from its configuration or from ``given``; raise UsageError if a step or count is wrong."""
     names = [entry.name for entry in config.entries]
     steps, counts = [0], [[entry.count for entry in config.entries]]
     for pair in config.schedule if given is None else given:
@@ -146,7 +143,6 @@ def _read_text(config: Path) -> str:
 
 
 def _given(triple: Any) -> MuxEntry:
-    """Return the entry for an open dataset, which is given with its base label and count."""
     if not isinstance(triple, Sequence) or len(triple) != 3 or not isinstance(triple[0], Dataset):
         raise UsageError(
             f"the mux: {reprlib.repr(triple)}; give (picstore.Dataset, base label, count) for each dataset"

@@ -20,10 +20,7 @@ AnyOrder: TypeAlias = DatasetOrder | BucketOrder | MuxOrder
 
 
 def order_of_loader(order: AnyOrder, state: Mapping[str, Any]) -> AnyOrder:
-    """Return ``order`` with a state's number of lanes and number of ranks.
-
-    Raise UsageError if the state's training had other batches than ``order``.
-    """
+    """Return ``order`` with a state's numbers of lanes and ranks; raise UsageError if the state is of other batches."""
     lanes, ranks = read_lanes(state), _ranks(state)
     if isinstance(order, DatasetOrder):
         shard = replace(order.shard, lanes=lanes, rank=0, world_size=ranks)
@@ -77,7 +74,6 @@ def mux_of_state(
     """Rebuild the order of a mux from a state and the mux's datasets.
 
     Args:
-        state: state of the mux.
         datasets: datasets with their selections.
         schedule: number of samples of each dataset in a batch, by step; None to use the state's counts at all steps.
         per_rank: whether the schedule's counts are those of a rank's batch rather than of a global batch.

@@ -65,9 +65,7 @@ class Report(Result):
         microseconds: time that each stage takes for an image in one thread.
         images: number of images that were measured.
         bytes: size in bytes of the containers that were read for these images.
-        threads: number of the loader's decoding threads.
         rate: images/s of the loader.
-        stats: statistics of the loader for these images.
         seconds: time that the loader took for these images.
     """
 
@@ -80,7 +78,6 @@ class Report(Result):
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report's fields, and the verdict."""
         return {**asdict(self), "verdict": self.verdict}
 
     @property
@@ -125,7 +122,6 @@ def measure(
     Args:
         transform: picstore's transforms, without callables.
         images: number of images to measure, over as many epochs as needed.
-        options: other options of the loader.
     """
     loader = Loader(dataset, batch_size=batch_size, transform=transform, threads=threads, **options)
     batches = max(1, images // batch_size)

@@ -110,7 +110,6 @@ def _try(state: dict[str, Any], dataset: Any, options: dict[str, Any]) -> Audit 
 
 
 def _audit(state: dict[str, Any], dataset: Any, options: dict[str, Any]) -> Audit:
-    """Return the Audit of a Loader's state; raise UsageError if dataset or options differ from that Loader's."""
     from picstore.train.audited import Audit
     from picstore.train.orders_of_states import order_of_loader, order_of_state
 
@@ -195,10 +194,7 @@ def _open_trained(given: Any, identity: Any, options: Mapping[str, Any]) -> tupl
 
 
 def _reopen(dataset: Dataset) -> Dataset:
-    """Return the latest version of an open dataset.
-
-    Return the dataset itself if it is joined or its latest version is unreadable.
-    """
+    """Return the latest version of a dataset, or the dataset itself if it is joined or that version is unreadable."""
     from picstore.storage.dataset import Dataset
     from picstore.storage.location.resolve import Location
 

@@ -178,7 +178,6 @@ def convert(
 
 
 def _stored_settings(out: Where) -> dict[str, Any]:
-    """Return, by name, the settings ``encode``, ``shape`` and ``maps`` with which a dataset was converted."""
     from picstore.storage.location.resolve import locate
     from picstore.storage.manifest import read_manifest
 

@@ -105,11 +105,7 @@ def _reading(dataset: Dataset) -> dict[str, Any]:
 
 
 def _sample_indexes(dataset: Dataset) -> list[Table]:
-    """Read the record tables of all containers, or of 1,000 evenly spaced containers if there are more.
-
-    Raises:
-        Damage, NotADataset: a container cannot be read.
-    """
+    """Read the record tables of all, or 1,000 evenly spaced, containers; raise Damage or NotADataset if one fails."""
     count = len(dataset.rows)
     chosen = {k * count // min(count, _SAMPLED_CONTAINERS) for k in range(min(count, _SAMPLED_CONTAINERS))}
     return [dataset.entries(number) for number in sorted(chosen)]

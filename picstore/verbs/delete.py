@@ -15,8 +15,7 @@ from picstore.results import DeleteResult
 if TYPE_CHECKING:
     from picstore.storage.location.resolve import Where
 
-# Largest number of attempts to save the deletion; an attempt fails if another process edits the dataset meanwhile.
-_MAX_ATTEMPTS = 100
+_MAX_ATTEMPTS = 100  # An attempt to save the deletion fails if another process edits the dataset meanwhile.
 _MAX_FILE = 1 << 30  # Largest size of a file of ids in bytes, enough for a hundred million ids.
 _MAX_ID = (1 << 63) - 1
 

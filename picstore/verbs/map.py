@@ -148,7 +148,6 @@ def _name(function: Any) -> str:
 
 
 def _check_function(function: Any, engine: str) -> None:
-    """Raise UsageError if ``function`` is not callable, or if other processes must import it but cannot."""
     if not callable(function):
         raise UsageError(f"function is {function!r}; give a function of a batch")
     if engine != "processes":

@@ -18,8 +18,8 @@ from picstore.viewer.queries import Query
 from picstore.viewer.records import Records
 from picstore.viewer.session import Session
 
-_MAX_CLASSES = 1000  # Largest number of classes to send to the page.
-_MAX_PAIRS = 300  # Largest number of pairs of images to send to the page.
+_MAX_CLASSES = 1000
+_MAX_PAIRS = 300
 
 
 @dataclass(frozen=True, slots=True)

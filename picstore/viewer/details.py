@@ -22,7 +22,7 @@ from picstore.viewer.session import Session
 
 _MAX_THUMBNAIL = 2048  # Largest number of pixels on the longer side of a thumbnail.
 _MAX_EXTRA = 100_000  # Largest number of characters to show of a record's extra.
-_MAX_DRAWN = 2000  # Largest number of an image's objects that the page draws.
+_MAX_DRAWN = 2000
 
 
 def answer_dataset(session: Session, _: Query) -> dict[str, Any]:

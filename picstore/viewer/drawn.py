@@ -28,10 +28,7 @@ DEFAULT_RECIPE = "torchvision_resnet50_v2"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """Images that transforms made: for each image a description for the page, and its pixels, uint8 (h, w, 3).
-
-    ``facts`` are facts about all the images together, such as the names of the transforms.
-    """
+    """Images that transforms made: of each a description for the page and pixels, uint8 (h, w, 3); and facts on all."""
 
     images: list[dict[str, Any]]
     pixels: list[U8]
@@ -96,10 +93,7 @@ class Recipe:
 
     @classmethod
     def find(cls, given: str) -> Recipe:
-        """Return the recipe called ``given``, or the first list of transforms in the TOML file of that name.
-
-        Raise UsageError if there is neither.
-        """
+        """Return the recipe called ``given``, or the first transforms in that TOML file; else raise UsageError."""
         lists, options = recipes.find_recipe(given)
         return cls(given, lists[0], options)
 

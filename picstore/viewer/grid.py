@@ -21,9 +21,7 @@ _MAX_PAGE = 1000  # Largest number of records in an answer.
 _MAX_TEXT = 300  # Largest number of characters to show of an extra or of a column's value.
 _MAX_NUMBERS = 8  # Largest number of elements to show of an array in a column.
 
-
-# Description of a record, as JSON, for the page's grid of pictures. Its member ``damage`` is the reason why the record
-# has no picture, or an empty string.
+# Record as JSON for the page's grid; its member ``damage`` is the reason why the record has no picture, or empty.
 Item: TypeAlias = dict[str, Any]
 _UNKNOWN: Item = {"id": "", "label": -1, "width": 0, "height": 0, "bytes": 0, "sampling": "", "foreign": False}
 _UNKNOWN |= {"extra": "", "columns": {}}

@@ -35,9 +35,7 @@ _SEND_AS_STORED_UP_TO = 2
 # Largest number of pixels that all requests together decode at the same time; as RGB they take 0.2 GB.
 _MAX_PIXELS = 1 << 26
 _MAX_CROP = 1 << 22  # Number of pixels to which a larger crop is reduced before it is sent.
-# Difference in hue, in turns of the color wheel, between a mask's values v and v + 1: the golden ratio modulo 1, by
-# which neighboring values get very different colors.
-_PHI = 0.618034
+_PHI = 0.618034  # Turns of hue from a mask's value to the next; the golden ratio gives neighbors very different colors.
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +70,6 @@ class _Budget:
 
 
 _decoding = _Budget(_MAX_PIXELS)
-
-
 _loading = threading.Lock()
 
 

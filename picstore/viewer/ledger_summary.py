@@ -19,9 +19,8 @@ from picstore.viewer.queries import Query
 from picstore.viewer.session import Session
 
 _EXAMPLES = 120  # Largest number of ledger lines to keep as examples for each reason.
-_MAX_REASONS = 500  # Largest number of reasons, such as why inputs failed, in the summary.
-# Largest number of reasons to count separately; further reasons are counted as one, because each line of a ledger from
-# elsewhere may have a new reason.
+_MAX_REASONS = 500
+# Reasons beyond this number are counted as one, because each line of a ledger from elsewhere may have a new reason.
 _MAX_COUNTED = 10_000
 _OTHERS = "other"
 _MAX_INPUT = 1 << 28  # Largest size in bytes of an input file that is sent to the browser.

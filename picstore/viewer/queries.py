@@ -50,7 +50,6 @@ class Query:
         return value
 
     def number(self, name: str, default: float) -> float:
-        """Return a parameter as a finite number."""
         text = self._values.get(name, str(default))
         try:
             value = float(text)

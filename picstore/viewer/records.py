@@ -26,12 +26,9 @@ from picstore.viewer.text_search import ExtraTexts, texts_with
 # Event that is never set, which callers that are not requests pass as ``gone``, because they cannot disconnect.
 STAYS = threading.Event()
 _KEPT_FILTERS = 4  # Number of filters whose results are kept; a result takes 4 bytes per selected record.
-# Largest number of seconds that the evaluation of a condition may take; a million records take less than 1 s.
-SECONDS = 30.0
+SECONDS = 30.0  # Longest evaluation of a condition; a million records take less than 1 s.
 _POLL = 0.05  # Seconds between two checks of whether the client has disconnected.
-# Seconds for which ``_interrupt`` interrupts DuckDB repeatedly, because DuckDB ignores an interruption before the
-# evaluation begins.
-_GRACE = 1.0
+_GRACE = 1.0  # Seconds of repeated interruptions, because DuckDB ignores those before the evaluation begins.
 # Semaphore that lets four conditions be evaluated at a time; an evaluation whose request has ended keeps its permit
 # until its thread ends.
 _running = threading.BoundedSemaphore(4)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from picstore.train.batch import Batch
     from picstore.train.loader import Loader
 
-MAX_SHOWN = 64  # Largest number of records of a batch to show on the page.
+MAX_SHOWN = 64
 _MAX_BATCH = 4096
 _MAX_EPOCHS = 1000
 
@@ -77,8 +77,7 @@ class Replay:
         return self._loader(run)
 
     def _make_loader(self, run: Run) -> Loader:
-        # Imported only here, because Loader imports torch, which takes 1 s and 200 MB and which most requests do not
-        # need.
+        # Imported here, because Loader imports torch, which takes 1 s and 200 MB, and which most requests do not need.
         from picstore.train.loader import Loader
 
         recipe = Recipe.find(run.recipe)

@@ -26,10 +26,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _Address: TypeAlias = tuple[Any, ...]  # Host and port of a client.
 
-# Largest number of open connections of all clients; a browser opens six.
-_MOST = 128
-# Seconds after which a connection without a complete request is ended.
-_SECONDS = 10.0
+_MOST = 128  # Largest number of open connections of all clients; a browser opens six.
+_SECONDS = 10.0  # Time after which a connection without a complete request is ended.
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -111,7 +109,6 @@ class Guard:
             await self._app({**scope, "root_path": f"/{token}"}, receive, send_guarded)
 
     def _problem(self, token: str, *, is_page: bool, scope: Scope) -> str:
-        """Return the reason to reject a request, or an empty string to allow it."""
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if not is_local(host):

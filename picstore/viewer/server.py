@@ -39,13 +39,10 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 _STATIC = Path(__file__).parent / "static"
 # HTTP status of the answer to a failed request, by class of the error; other errors, such as Damage, give 422.
 _STATUS = {UsageError: 400, MissingDependency: 501, ImageError: 422}
-# Seconds for which a browser may cache pictures.
-_KEPT_SECONDS = 86_400
-# Largest number of bytes of a request's headers and address, which may hold a filter of 10,000 ids.
-_MAX_HEADERS = 1 << 16
+_KEPT_SECONDS = 86_400  # Time for which a browser may cache pictures.
+_MAX_HEADERS = 1 << 16  # Bytes of a request's headers and address, which may hold a filter of 10,000 ids.
 _HEIGHT = 800  # Height in pixels of the frame in a notebook.
-# Largest number of connections that wait for the server to accept them; ``Connections`` counts only accepted ones.
-_BACKLOG = 64
+_BACKLOG = 64  # Connections that wait for the server to accept them; ``Connections`` counts only accepted ones.
 
 
 def make_app(session: Session, *, token: str, embed: bool = False) -> Starlette:
@@ -55,14 +52,12 @@ def make_app(session: Session, *, token: str, embed: bool = False) -> Starlette:
         middleware=[Middleware(Guard, token=token, embed=embed)],
         exception_handlers={PicstoreError: _refuse, HTTPException: _refuse_route},
     )
-    # Do not redirect an address that differs from a route by its final slash, because Starlette's answer would repeat
-    # parts of the request.
+    # Do not redirect addresses with a wrong final slash, because Starlette's answer would repeat parts of the request.
     app.router.redirect_slashes = False
     return app
 
 
 def _routes(session: Session) -> list[BaseRoute]:
-    """Return the routes of a dataset's page and of its static files."""
     topics = grid, details, health, ledger_summary, comparison, training_routes
     json_routes = {path: answer for topic in topics for path, answer in topic.JSON_ANSWERS.items()}
     pictures = details, ledger_summary, training_routes
@@ -267,7 +262,6 @@ def _refuse(_: Request, error: Exception) -> Response:
 
 
 def _refuse_route(request: Request, error: Exception) -> Response:
-    """Answer a request for an unknown path or with an unsupported method."""
     status = error.status_code if isinstance(error, HTTPException) else 404
     text = f"{request.method} is not a method of this address" if status == 405 else "there is no such page"
     return _Json({"error": text}, status, getattr(error, "headers", None))

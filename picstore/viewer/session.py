@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Number of results that a ``Kept`` keeps; a result is a list of drawn images, which take at most 100 MB.
-_KEPT = 4
+_KEPT = 4  # Number of results that a ``Kept`` keeps; the drawn images of a result take at most 100 MB.
 
 
 class Kept(Generic[T]):

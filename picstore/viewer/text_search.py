@@ -23,10 +23,7 @@ IDLE, READING, DONE, FULL = "idle", "reading", "done", "full"
 
 @dataclass(frozen=True, slots=True)
 class ExtrasRead:
-    """Progress of reading extras: number of containers that were read, and of all containers.
-
-    ``state`` is "full" if the remaining extras would take too much memory.
-    """
+    """Progress of reading extras, in containers; ``state`` is "full" if the rest would take too much memory."""
 
     state: str
     done: int

@@ -52,7 +52,6 @@ def _replay(session: Session) -> Replay:
 
 
 def _draw_recipe(session: Session, query: Query) -> Drawn:
-    """Return the images that the requested recipe makes of the requested image in several epochs."""
     from picstore.viewer.drawn import MAX_DRAWS, draw_epochs
 
     position = session.position(query)
@@ -78,7 +77,6 @@ def _find_recipe(session: Session, name: str) -> Any:
 
 
 def _draw_batch(session: Session, query: Query) -> Drawn:
-    """Return the images of the batch that a training run takes at a step."""
     from picstore.viewer.replay import Run
 
     run = Run.from_query(query)
@@ -93,12 +91,10 @@ def _draw_batch(session: Session, query: Query) -> Drawn:
 
 
 def _told(drawn: Drawn) -> dict[str, Any]:
-    """Return drawn images without their pixels, as a JSON object: a description of each, and facts about all."""
     return {"images": drawn.images, **drawn.facts}
 
 
 def _picture(drawn: Drawn, query: Query) -> Picture:
-    """Return the drawn image whose index is the request's parameter ``image``, as a PNG."""
     return encode_pixels(drawn.pixels[query.integer("image", most=len(drawn.pixels) - 1)])
 
 

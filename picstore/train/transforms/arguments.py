@@ -19,16 +19,14 @@ from picstore.train.transforms import opcodes
 from picstore.train.transforms.padding_and_edges import BORDERS
 
 Fill: TypeAlias = tuple[int, int, int]
-# Parameter ``interpolation`` of transforms: a name, a member of torchvision's or Pillow's enumeration, or a sequence of
-# these.
+# Name of an interpolation, or member of torchvision's or Pillow's enumeration, or a sequence of these.
 Interpolation: TypeAlias = Any
 Padding: TypeAlias = "int | Sequence[int]"
 Range: TypeAlias = "float | Sequence[float]"
 Size: TypeAlias = "int | Sequence[int]"
 
 _CHANNELS = 3
-# Largest side of an output, and largest padding, in pixels.
-_MAX_SIZE = 1 << 15
+_MAX_SIZE = 1 << 15  # largest side of an output, and largest padding, in pixels
 _RANDOM = ("bilinear", "bicubic")  # interpolations from which interpolation="random" draws, as in timm
 # By interpolation code, the value of a warp's operand ``opcodes.SAMPLING``. Bicubic is Pillow's, because torchvision
 # does not warp tensors by bicubic interpolation.
@@ -130,10 +128,7 @@ def checked_size(size: Size, transform: str, name: str = "size") -> tuple[int, i
 
 
 def checked_padding(padding: Padding, transform: str) -> tuple[int, int, int, int]:
-    """Return (left, top, right, bottom), integers from 0 to 32768.
-
-    One integer stands for all sides, and two for left and right, top and bottom.
-    """
+    """Return (left, top, right, bottom), 0 to 32768; one integer is for all sides, two for left/right, top/bottom."""
     sides = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,)
     whole = all(isinstance(side, (int, np.integer)) and 0 <= side <= _MAX_SIZE for side in sides)
     if len(sides) not in (1, 2, 4) or not whole:

@@ -26,9 +26,7 @@ _BY_NAME = {operation.name.title().replace("_", ""): operation for operation in 
 _TRANSLATIONS = [Operation.TRANSLATE_X, Operation.TRANSLATE_Y]
 _SIGNED = np.isin(np.arange(len(Operation)), [*WARPS, *FACTORS])
 DEEPEST = 3  # largest number of operations in an AugMix chain whose number of operations is drawn
-# Number of candidates drawn for a gamma-distributed number, of which the first accepted is taken; the probability that
-# a candidate is accepted is at least 0.95.
-_TRIES = 8
+_TRIES = 8  # candidates for a gamma variate; the first accepted, each with a probability of 0.95 or more, is taken
 
 
 class _Magnitudes:
@@ -273,10 +271,7 @@ def _dirichlet(alpha: float, count: int, random: BatchRandom) -> F64:
 
 
 def _gamma(alpha: float, random: BatchRandom) -> F64:
-    """Draw a number for each image from the gamma distribution with shape parameter ``alpha``: float64 (n,).
-
-    The method is from Marsaglia and Tsang, "A simple method for generating gamma variables".
-    """
+    """Draw a gamma variate of shape ``alpha`` for each image, float64 (n,), by Marsaglia and Tsang's method (2000)."""
     if alpha == 1:
         return -np.log1p(-random.uniform(1)[:, 0])
     numbers = random.uniform(3 * _TRIES + 1)

@@ -16,8 +16,7 @@ from picstore.train.transforms.arguments import Range, checked_channels, checked
 from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 
-# Number of boxes that RandomErasing tries, as torchvision does, before it gives up and erases nothing.
-_TRIES = 10
+_TRIES = 10  # number of boxes that RandomErasing tries, as torchvision does, before it gives up and erases nothing
 _MAX_TAPS = 1023  # maximum kernel size, which limits the memory of a blur
 
 

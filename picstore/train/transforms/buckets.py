@@ -140,7 +140,7 @@ class AspectRatios:
         return self.assign(np.stack([facts["width"], facts["height"]], axis=1))
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Return whether images of ``sizes`` belong to bucket ``plan`` (an index), bool (n,), see ``PlanChoice``."""
+        """Return whether each image of ``sizes``, (n, 2), belongs to the bucket with index ``plan``: bool (n,)."""
         mine: Bools = self.assign(sizes) == plan
         return mine
 
@@ -179,7 +179,7 @@ class Sequences(Value):
         if not callable(transform):
             raise UsageError(f"Sequences: transform is {transform!r}; give a function of a length")
         self.transform, self.tokens, self.callables = transform, tokens, tuple(callables)
-        self.choice = None  # no ``PlanChoice``, because an image of any size may get any length
+        self.choice = None  # because an image of any size may get any length
 
     def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
         """Return, for the only bucket, the batch size for each length; raise UsageError if given ``batch_size``."""

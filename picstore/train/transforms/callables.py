@@ -94,7 +94,6 @@ def apply_callable(function: Callable[[Any], Any], images: Any) -> Any:
 
 
 def _described(value: Any) -> str:
-    """Describe a value in an error message, by its type and by its length or shape."""
     if isinstance(value, (list, tuple)):
         return f"a {type(value).__name__} of {len(value)}"
     shape = getattr(value, "shape", None)

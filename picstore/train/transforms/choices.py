@@ -160,8 +160,6 @@ class _GeometricStep:
 
 
 class _ColorStep(ColorTransform):
-    """Color transform that applies, to each image, those color transforms that a :class:`Choice` draws."""
-
     def __init__(self, choice: Choice, steps: Sequence[ColorTransform]) -> None:
         if any(step.normalizes for step in steps):
             raise UsageError(f"{type(choice).__name__} holds Normalize; put it after {type(choice).__name__}")
@@ -184,8 +182,6 @@ class _ColorStep(ColorTransform):
 
 
 class _BatchStep(BatchTransform):
-    """Batch transform that applies, to each batch, those batch transforms that a :class:`Choice` draws."""
-
     def __init__(self, choice: Choice, steps: Sequence[BatchTransform]) -> None:
         self._choice, self._steps, self.name = choice, steps, type(choice).__name__
         self.needs_floats = any(step.needs_floats for step in steps)
@@ -205,7 +201,6 @@ def _varies(transform: Transform) -> bool:
 
 
 def _keeps_sizes(transform: Transform) -> bool:
-    """Return whether a transform keeps the size of canvases of any size."""
     canvases = Geometry.identity(*np.transpose(_TRIAL_SIZES))
     try:
         size = transform(canvases, BatchRandom(0, 0, np.arange(len(_TRIAL_SIZES)))).size

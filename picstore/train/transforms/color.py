@@ -224,7 +224,6 @@ class Normalize(ColorTransform):
 
 
 def _warn_of_levels(mean: Sequence[float], std: Sequence[float]) -> None:
-    """Warn that a mean and a standard deviation seem to be in levels from 0 to 255, rather than from 0 to 1."""
     given = f"mean {_texts(mean)} and std {_texts(std)}"
     scaled = f"mean {_texts([each / 255 for each in mean])} and std {_texts([each / 255 for each in std])}"
     warnings.warn(

@@ -76,10 +76,7 @@ class ColorProgram:
 
     @classmethod
     def concatenate(cls, programs: Sequence[ColorProgram], order: I64) -> ColorProgram:
-        """Join programs for different images into one program.
-
-        Image i of the result is image order[i] in the sequence of all images of ``programs``.
-        """
+        """Concatenate programs for different images; image i of the result is image order[i] of the concatenation."""
         width = max(program.opcode.shape[1] for program in programs)
         concatenated = []
         for name in ("opcode", "operands", "key"):

@@ -14,8 +14,7 @@ from picstore.errors import UsageError
 
 # A transform's repr shows the values of arrays with at most this number of values; of larger arrays, dtype and shape.
 _LONG = 1000
-# Number of characters after which an error message cuts off the repr of the transform.
-_SHOWN = 300
+_SHOWN = 300  # number of characters after which an error message cuts off the repr of the transform
 
 
 class Constructed:
@@ -49,7 +48,6 @@ class Constructed:
         return f"{cls.__name__}({', '.join(shown)})"
 
     def _arguments(self) -> dict[str, Any]:
-        """Return the constructor's arguments, both given and default, by the names of its parameters."""
         args, options = self._given
         bound = inspect.signature(type(self)).bind(*args, **options)
         bound.apply_defaults()

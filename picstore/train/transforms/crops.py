@@ -28,8 +28,7 @@ from picstore.train.transforms.constructed import Value
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.resizing import same_size
 
-# Number of boxes that RandomResizedCrop tries, as torchvision does, before it takes a central crop.
-TRIES = 10
+TRIES = 10  # number of boxes that RandomResizedCrop tries, as torchvision does, before it takes a central crop
 
 
 class CenterCrop(Value):

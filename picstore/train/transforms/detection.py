@@ -173,8 +173,7 @@ def _largest_overlap(crops: F64, boxes: F64) -> F64:
 
     Each of n images has t crops (n, t, 4): left, top, width, height; and m boxes (n, m, 4): left, top, right, bottom.
     """
-    # Compare some images at a time: all at once could take gigabytes, because every image is padded to the number of
-    # boxes of the image with the most.
+    # All images at once could take gigabytes, because each is padded to the number of boxes of the image with the most.
     step = max(1, _MAX_PAIRS // max(1, crops.shape[1] * boxes.shape[1]))
     pieces = [slice(k, k + step) for k in range(0, len(crops), step)]
     return np.concatenate([_overlaps(crops[piece], boxes[piece]) for piece in pieces])
@@ -190,10 +189,7 @@ def _overlaps(crops: F64, boxes: F64) -> F64:
 
 
 def _hold_centers(crops: F64, boxes: F64) -> Bools:
-    """Return whether each of t crops holds the center of each of m boxes of the same image: bool (n, t, m).
-
-    ``crops`` (n, t, 4) and ``boxes`` (n, m, 4) are as in ``_largest_overlap``.
-    """
+    """Return whether each of t crops holds the center of each of m boxes, bool (n, t, m); see ``_largest_overlap``."""
     corner, center = crops[:, :, None, :2], (boxes[:, None, :, :2] + boxes[:, None, :, 2:]) / 2
     hold: Bools = np.logical_and.reduce((corner < center) & (center < corner + crops[:, :, None, 2:]), axis=3)
     return hold

@@ -32,10 +32,8 @@ _EVALUATION_OF_TIMM = dict.fromkeys(
     ("ResizeKeepRatio", "CenterCropOrPad"),
     "picstore.recipes.evaluation(size) for timm's create_transform(is_training=False)",
 )
-# Transforms that draw no random numbers, and are therefore applied to whole batches.
-_WITHOUT_DRAWS = {"LinearTransformation"}
-# By parameter: the attribute in which torchvision's transform keeps the argument, if the names differ.
-_ATTRIBUTES = {"sampler_options": "options"}
+_WITHOUT_DRAWS = {"LinearTransformation"}  # transforms that draw no random numbers, so they can take whole batches
+_ATTRIBUTES = {"sampler_options": "options"}  # torchvision's attribute for a parameter, if their names differ
 _OURS = {"multiple_of", "label_smoothing"}  # parameters that only picstore has
 _LEVELS = {"fill", "threshold", "value"}  # parameters that are grey levels, 0 … 1 after a conversion to floats
 # Libraries whose transforms take single images, and what to write instead.
@@ -166,7 +164,6 @@ class Steps:
         return ours(**arguments)
 
     def _argument(self, transform: Any, parameter: str) -> Any:
-        """Return the value for ``parameter`` of picstore's class, taken from the torchvision object ``transform``."""
         name = type(transform).__name__
         value = getattr(transform, _ATTRIBUTES.get(parameter, parameter))
         if parameter == "transforms":
@@ -191,10 +188,7 @@ class Steps:
         return inner.steps[0] if len(inner.steps) == 1 else RandomApply(inner.steps, p=1)
 
     def _convert(self, transform: Any, name: str) -> None:
-        """Set ``dtype`` to the dtype to which a transform such as ToDtype converts images.
-
-        After a callable, add the transform to the steps as a callable instead.
-        """
+        """Set ``dtype`` by a conversion such as ToDtype or, after a callable, add the conversion as a callable."""
         dtype, scaled = _target_dtype(transform, name)
         if self._called:
             if not hasattr(transform, "dtype"):
@@ -214,7 +208,6 @@ class Steps:
 
 
 def _require_called(transform: Any) -> None:
-    """Raise UsageError if ``transform`` is a class, or a function of ``picstore.recipes``, that was not called."""
     if isinstance(transform, type):
         raise UsageError(f"transform contains the class {transform.__name__}; write {transform.__name__}(...)")
     if getattr(transform, "__module__", "") == "picstore.recipes":

@@ -35,9 +35,8 @@ from picstore.train.transforms.padding_and_edges import (
     vector_length,
 )
 
-_TOLERANCE = 1e-6  # tolerance in pixels for rounding errors
-# Coordinates in pixels are clipped to this limit before their conversion to integers; no image is as large.
-_LIMIT = float(1 << 28)
+_TOLERANCE = 1e-6  # pixels, for rounding errors
+_LIMIT = float(1 << 28)  # limit in pixels to which coordinates are clipped to fit into integers; no image is as large
 
 
 @dataclass(frozen=True)
@@ -116,10 +115,7 @@ class Geometry:
 
     @classmethod
     def concatenate(cls, geometries: Sequence[Geometry], order: npt.ArrayLike) -> Geometry:
-        """Join geometries of different images into one.
-
-        Image i of the result is image order[i] in the sequence of all images of ``geometries``.
-        """
+        """Concatenate geometries of different images; image i of the result is image order[i] of the concatenation."""
         chosen = np.asarray(order, dtype=np.int64)
         most = max(each.edges.shape[1] for each in geometries)
         padding = [open_edges(len(each.size), most - each.edges.shape[1]) for each in geometries]
@@ -293,11 +289,9 @@ class Geometry:
         return replace(self, interpolation=widest, antialias=self.antialias & antialias)
 
     def with_fill(self, fill: Fill) -> Geometry:
-        """Return a copy that has ``fill`` outside of the image."""
         return replace(self, fill=np.tile(np.array(fill, dtype=np.uint8), (len(self.size), 1)))
 
     def with_border(self, border: int) -> Geometry:
-        """Return a copy of this geometry that fills the area outside of the image by the padding mode ``border``."""
         return replace(self, border=np.full(len(self.size), border, dtype=np.int64))
 
     def points_to_output(self, slot: int, points: npt.ArrayLike) -> F64:

@@ -17,7 +17,7 @@ import numpy as np
 
 from picstore.arrays import F64, I64, Bools
 
-_TOLERANCE = 1e-6  # tolerance in pixels for rounding errors
+_TOLERANCE = 1e-6  # pixels, for rounding errors
 CONSTANT, EDGE, REFLECT, SYMMETRIC = range(4)
 BORDERS = {"constant": CONSTANT, "edge": EDGE, "reflect": REFLECT, "symmetric": SYMMETRIC}
 

@@ -38,12 +38,11 @@ class Progressive(Value):
 
 @dataclass(frozen=True, slots=True)
 class EpochStages:
-    """First epochs of a training's stages, ascending from 0; a ``PlanChoice``, which chooses a stage's transforms."""
+    """First epochs of a training's stages, ascending from 0, by which the loader chooses an epoch's transforms."""
 
     firsts: tuple[int, ...] = (0,)
 
     def stage(self, epoch: int) -> int:
-        """Return the index of the stage to which an epoch belongs."""
         return bisect_right(self.firsts, epoch) - 1
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:

@@ -104,7 +104,6 @@ def plan_transforms(
         targets: names of targets and columns.
         columns: names of the dataset's columns.
         aug_repeats: number of images to make from each record, if ``transforms`` is a list.
-        reducing_gap: the loader's ``reducing_gap``.
 
     Raises:
         UsageError: the order is not geometry, color, callables; an element is not a transform; transforms contradict
@@ -205,7 +204,6 @@ def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ..
 
 
 def _check_pixels_stay(color: Sequence[ColorTransform], targets: Sequence[str]) -> None:
-    """Raise UsageError if a color transform moves pixels, and targets other than ``extra`` would have to follow."""
     following = [name for name in targets if name != "extra"]
     for transform in color:
         if transform.moves_pixels and following:

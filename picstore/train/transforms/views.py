@@ -13,7 +13,7 @@ from picstore.train.transforms.color_program import ColorTransform, normalizes
 from picstore.train.transforms.constructed import Value
 from picstore.train.transforms.transform_lists import Transform, output_size
 
-_MAX_VIEWS = 256  # maximum number of views of a record in all groups
+_MAX_VIEWS = 256
 
 
 class Views(Value):
@@ -55,7 +55,6 @@ class ViewGroup:
     Attributes:
         geometry: transforms that become one resampling.
         color: transforms that become one color program.
-        name: name of the group.
         count: number of views of each image.
         first: index of the group's first view among the views of all groups; random numbers depend on the index.
     """
