@@ -23,7 +23,7 @@ GENERATED = {"reference/commands.md", "examples/index.md"}  # by scripts/docs_ho
 NEW = 1000  # of a page that is not in LIMITS
 LIMITS = {
     "audit.md": 630,
-    "benchmarks.md": 2360,
+    "benchmarks.md": 2130,
     "cli.md": 2410,
     "comparison.md": 1320,
     "compatibility.md": 730,
@@ -67,7 +67,7 @@ LIMITS = {
     "tutorial.md": 780,
     "view.md": 1170,
 }
-TOTAL = 52_110
+TOTAL = 51_890
 
 
 class Nav(yaml.SafeLoader):  # type: ignore[misc]
