@@ -1,4 +1,4 @@
-"""Copy tables of docs/benchmarks.md and code of examples/ into the pages that show them: ``python scripts/copied.py``.
+"""Copy tables, and code of examples/, into the pages that show them: ``python scripts/copied.py``.
 
 A page marks the place of a copy by ``<!-- begin copied NAME -->`` and ``<!-- end copied NAME -->``. NAME is a table of
 ``TABLES``; a file of docs/diffs; or ``examples/PROGRAM.py:SECTION``, lines between ``# begin SECTION`` and
@@ -8,6 +8,7 @@ compares them.
 
 from __future__ import annotations
 
+import ast
 import re
 import textwrap
 from dataclasses import dataclass
@@ -116,7 +117,26 @@ def loaders() -> str:
     return "\n".join([*lines, "", f"{table.where}."])
 
 
-TABLES = {"speed": speed, "loaders": loaders}
+def arguments() -> str:
+    """Return the table of the Loader's arguments: the defaults that are literals, and the text of the docstring."""
+    module = ast.parse((ROOT / "picstore" / "train" / "loader.py").read_text())
+    (loader,) = (each for each in module.body if isinstance(each, ast.ClassDef) and each.name == "Loader")
+    (init,) = (each for each in loader.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
+    defaults = {
+        option.arg: f"`{ast.unparse(default)}`".replace("'", '"')
+        for option, default in zip(init.args.kwonlyargs, init.args.kw_defaults, strict=True)
+        if isinstance(default, ast.Constant) and default.value is not None
+    }
+    section = (ast.get_docstring(loader) or "").partition("\nArgs:\n")[2].partition("\nRaises:\n")[0]
+    lines = ["| argument | default | meaning |", "|---|---|---|"]
+    for names, text in re.findall(r"^    (\w[\w, ]*): (.*(?:\n     .*)*)", section, re.MULTILINE):
+        meaning = re.sub(r":attr:`(?:picstore\.)?(.*?)`", r"`\1`", " ".join(text.split())).replace("``", "`")
+        named = ", ".join(f"`{name}`" for name in names.split(", "))
+        lines.append(f"| {named} | {defaults.get(names, '')} | {meaning} |")
+    return "\n".join(lines)
+
+
+TABLES = {"speed": speed, "loaders": loaders, "arguments": arguments}
 PLACE = re.compile(r"(<!-- begin copied ([\w./:]+) -->\n).*?(<!-- end copied \2 -->\n)", re.DOTALL)
 
 

@@ -74,72 +74,66 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
     in the same order, epoch after epoch; each worker makes every n-th batch.
 
     Args:
-        path: directory or URL of a finished dataset; or an open dataset, which may have a cache, and columns and
-            deletions that are not saved in the directory.
-        batch_size: number of this rank's images in a batch, or of records with ``Views``. Omit it only if the transform
-            has ``tokens``, or with ``global_batch_size``.
-        global_batch_size: number of images in the batches of all ranks, instead of ``batch_size``. The ranks' shares
-            differ by at most one, so a training keeps its global batches if 8 ranks become 7. Multiply each rank's loss
-            by :attr:`picstore.Batch.weight` in this case.
-        transform: geometric transforms, then color transforms, each composed into one pass; then ``MixUp``, ``CutMix``
-            and any callables, which take the images of the batch on its device, with torch's generators seeded for that
-            batch. Or ``Views``, ``Buckets`` of several sizes, ``Sequences`` of several lengths, or ``Progressive``
-            lists by epoch.
-        aug_repeats: number of images that a batch holds of each of its records, with different random transforms
-            ("repeated augmentation", Hoffer et al., CVPR 2020). It divides ``batch_size`` and multiplies an epoch's
-            batches.
-        shuffle: False keeps the stored order in each lane; the default number of lanes is then that of the ranks, so
-            that each rank reads a contiguous range.
-        seed: seed of order and transforms.
-        drop_last: leave out the samples that do not fill a batch. False yields every record exactly once, and a last
-            batch of at least half a global batch.
-        device: device of the batches.
-        threads: number of decoding threads; by default one for each core, divided among a DataLoader's workers.
-        rank, world_size: by default those of ``torch.distributed``, or RANK and WORLD_SIZE of the environment.
-        weights: relative frequency of each record: a number for each ``dataset[i]``, or the name of a column of
-            :attr:`picstore.Dataset.table`. An epoch has as many samples as without weights. Each record gets its share
-            of them, rounded up or down in an epoch but exact over many; its samples have different random transforms.
-        balance: instead of weights, the name of a column of integers or strings, such as ``"label"``, whose values come
-            equally often.
-        repeat: number of samples in an epoch, as a multiple of the number of records; less than 1 for short epochs.
-        lanes: number of parts of an epoch that batches mix, at most 65,536. The order depends on this number, but not
-            on the world size. Ranks share lanes unless the number is a multiple of the world size; the default is the
-            smallest such multiple that is at least 32. ``load_state_dict`` takes over the state's lanes unless they are
-            given here.
-        on_damage: ``"skip"`` replaces a damaged record by another record of the container or batch, logs it once with
-            file and offset, and counts it in ``loader.damaged``; ``"raise"`` stops.
-        max_pixels: an image with more pixels counts as damaged, before memory is allocated for it.
-        reducing_gap: None to decode at full size and resample once. With a number of at least 1.0 an image is decoded
-            at 1/2, 1/4 or 1/8 if that leaves at least this factor to the resampling, as with Pillow's argument of that
-            name: faster for crops far larger than their output, but less exact. ``decoder="picstore"`` does so on a GPU
-            too; other decoders on GPUs refuse the option.
-        budget: bytes of containers to hold in memory, exceeded only if one batch needs more. By default a quarter more
-            than the lanes of this rank read at a time: 320 MiB for 32 lanes and containers of 8 MiB.
-        targets: annotations of each record to yield in ``batch.targets``: ``"boxes"``, ``"keypoints"``,
-            ``"polygons"``, ``"extra"``, and names of attachments that hold masks. Geometric transforms move them with
-            the image. Names of columns give their values in ``batch.columns``.
-        dtype: dtype of the images: by default uint8, or float32 with ``Normalize``. Floats have the range 0 to 1
-            without ``Normalize``, and may be float16, bfloat16 or float32.
-        memory_format: memory format of the images, for instance ``torch.channels_last``.
-        decoder: on a GPU, ``"auto"`` is ``"picstore"``, whose batches equal the CPU's to the bit; ``"cpu"`` decodes as
-            without a GPU; ``"torchcodec"`` and ``"torchvision"`` use nvJPEG, whose pixels differ by some levels.
-            Transforms run where the images are.
-        isolate: make batches in a separate process and hand them over in shared memory, so that the process's threads
-            and the training loop do not wait for each other. False makes batches with threads of this process.
-        processes: number of processes that make the batches in turn, because Python's lock limits one process. By
-            default one for every four threads, or for every four cores of the rank if these are fewer; at least one and
-            at most eight. Processes share ``threads`` and ``budget``, whose default grows with the number of processes,
-            and read up to 1.25 times the bytes. The batches are the same.
-        engine: ``"local"``; or ``"ray"`` for workers on the Ray cluster that this process is connected to, that
-            ``RAY_ADDRESS`` names, or that is started on this machine. The batches are the same.
-        workers: with ``engine="ray"``, number of actors of this rank, each of ``threads`` CPUs, 1 by default; if None,
-            as many as the cluster has CPUs for. :attr:`workers` can be set at any time.
-        collate: function that is called with each new batch, ahead of the training loop, for instance to tokenize. It
-            gets the dict of ``Batch.asdict()`` with NumPy arrays, and returns more values of the records by name, as
-            arrays (N, …) or lists of N, which become part of ``batch.columns``. One thread at a time calls it. With
-            ``isolate`` it must be in a module that the loader's process can import.
-        cache, cache_limit: folder in which the containers of a distant dataset are kept once they are read, and the
-            folder's maximum size, as for :class:`picstore.Dataset`.
+        path: folder or URL of a dataset, or an open ``Dataset`` with its selection, cache and unsaved edits.
+        batch_size: number of images in a batch of this rank; with ``Views``, number of records. Required, unless
+            ``global_batch_size`` or a transform with ``tokens`` is given.
+        global_batch_size: number of images in the batches of all ranks together, in place of ``batch_size``. The ranks'
+            batches may differ by one image, so multiply each rank's loss by :attr:`picstore.Batch.weight`.
+        transform: a list of transforms, a ``Compose``, an ``nn.Sequential`` or a single transform; or ``Views``,
+            ``Buckets``, ``Sequences`` or ``Progressive``. In a list, geometric transforms come first, then color
+            transforms, then ``MixUp``, ``CutMix`` and functions, which are called with the images of the batch.
+        aug_repeats: number of differently augmented images of each record in a batch. It must divide ``batch_size``,
+            and multiplies the number of batches in an epoch.
+        shuffle: False yields the records of each lane in the stored order. ``lanes`` is then the world size by default,
+            so that each rank reads one contiguous range.
+        seed: random seed of the order and of the transforms.
+        drop_last: True drops an epoch's last records if they do not fill a global batch. False yields every undamaged
+            record exactly once; the last two batches may then be smaller, but are never empty.
+        device: device of the batches. A GPU also decodes and augments them.
+        threads: number of decoding threads; by default one per core, divided among a DataLoader's workers.
+        rank, world_size: rank of this process, and number of ranks that share each global batch; by default those of
+            ``torch.distributed``, or of the environment variables ``RANK`` and ``WORLD_SIZE``.
+        weights: relative frequency of each record: one number per record in the order of ``dataset[i]``, or the name
+            of a column. An epoch has as many samples as without weights.
+        balance: name of a column of integers or strings, such as ``"label"``, whose values are yielded equally often.
+        repeat: number of samples of an epoch divided by the number of records.
+        lanes: number of places in the epoch's sequence of records from which each batch takes its samples, at most
+            65,536. Each lane keeps a container in memory. By default the smallest multiple of the world size that is at
+            least 32. ``load_state_dict`` takes over the state's lanes unless they are given here.
+        on_damage: ``"skip"`` replaces each damaged record by another one, logs it with file and offset, and counts it
+            in ``loader.damaged``. ``"raise"`` raises an error at the first damaged record.
+        max_pixels: an image with more pixels counts as damaged, and no memory is allocated for it; by default 2²⁸.
+        reducing_gap: by default, images are decoded at full size. With a number of at least 1, an image is decoded at
+            1/2, 1/4 or 1/8 of its size if the resampling that follows still reduces it by this factor. This is faster
+            for crops far larger than their output, but less exact.
+        budget: largest number of bytes of containers in memory, exceeded only if one batch needs more. By default
+            ``processes`` × 1.25 × the lanes of this rank × the size of the largest container, and at least 64 MiB per
+            process.
+        targets: names of values to yield with each image in ``batch.targets``: ``"boxes"``, ``"keypoints"``,
+            ``"polygons"``, ``"extra"``, and names of masks, maps and other attachments. Geometric transforms move them
+            with the image. If columns are named, their values are in ``batch.columns``.
+        dtype: type of the images: uint8, float16, bfloat16 or float32; by default uint8, or float32 with ``Normalize``
+            or ``ToTensor``. Floats are from 0 to 1 unless normalized.
+        memory_format: memory layout of the images: ``torch.contiguous_format`` or ``torch.channels_last``.
+        decoder: decoder for a GPU device. ``"auto"`` is ``"picstore"``, whose batches equal the CPU's bit for bit.
+            ``"cpu"`` makes the batches on the CPU and copies them to the GPU. ``"torchcodec"`` and ``"torchvision"``
+            use nvJPEG, whose pixels differ by some gray levels.
+        isolate: True makes the batches in a separate process, so that the loader's threads and the training loop do not
+            wait for each other. False makes them in threads of your program.
+        processes: number of separate processes that make batches in turn. By default one for every four threads, or for
+            every four cores of the rank if these are fewer; at least 1 and at most 8. The processes share ``threads``
+            and ``budget``. The batches are the same.
+        engine: ``"local"`` makes batches on this machine. ``"ray"`` makes the same batches on the Ray cluster to which
+            your program is connected or that ``RAY_ADDRESS`` names, or else on a cluster that is started on this
+            machine.
+        workers: with ``engine="ray"``, number of remote workers of this rank; each takes ``threads`` CPUs, by default
+            1. By default as many workers as the cluster has CPUs for. :attr:`workers` can be set at any time.
+        collate: function that adds values, such as tokens, to each batch ahead of the training loop. It gets the dict
+            of ``Batch.asdict()`` with NumPy arrays, and returns a dict of arrays (N, …) or lists of N, which become
+            part of ``batch.columns``. One thread at a time calls it. With ``isolate`` it must be in a module that the
+            loader's process can import.
+        cache: local folder that keeps the containers that were read from an object store.
+        cache_limit: largest number of bytes in the cache folder, for all datasets together; by default 50 GiB.
 
     Raises:
         NotADataset, Damage: the dataset cannot be opened.
