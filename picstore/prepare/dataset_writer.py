@@ -194,7 +194,6 @@ class Writer:
         return appended
 
     def _spec(self, name: str, first: bytes | Array) -> MapSpec:
-        """Return the specification of the maps called ``name``; derive it from the first map added under this name."""
         with self._specs_lock:
             if name not in self._specs:
                 try:

@@ -34,8 +34,7 @@ _RADIUS, _SIGMA = 5, 1.5
 _C1, _C2 = 6.5025, 58.5225  # (0.01 × 255)², (0.03 × 255)²
 _GAUSSIAN = np.exp(-(np.arange(-_RADIUS, _RADIUS + 1) ** 2) / (2 * _SIGMA**2))
 _WEIGHTS: F32 = (_GAUSSIAN / _GAUSSIAN.sum()).astype(np.float32)
-# Number of rows of an image for which SSIM is computed at a time: their planes fit into the second-level cache, which
-# makes it 2.8 times as fast.
+# Number of rows whose SSIM is computed at a time: their planes fit into the L2 cache, which is 2.8 times as fast.
 _STRIP_ROWS = 32
 
 

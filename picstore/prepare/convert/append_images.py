@@ -82,7 +82,6 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
 
 
 def _describe_append(job: Job, rows: int) -> dict[str, Any]:
-    """Return the content of an append's job file: the append's settings, and the dataset's state when it begins."""
     dataset = Dataset(job.root)
     return resumable_job.new_job(
         verb="append",
@@ -155,7 +154,6 @@ def _count_appends(manifest: Manifest) -> int:
 
 
 def _is_published(manifest: Manifest, job: Job) -> bool:
-    """Return whether ``manifest`` lists more appends than when the job began."""
     return _count_appends(manifest) > int(job.saved.get("earlier_appends", 1 << 62))
 
 
@@ -190,8 +188,7 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
             )
         _refuse_names_that_are_numbers(old, listing.inputs)
         return old, listing.inputs
-    # The stored labels, integers without names, would count as indices of the source's class names. An empty dataset
-    # has no labels.
+    # The stored labels, integers without names, would count as indices of the source's class names.
     if not old and manifest.images:
         raise UsageError(
             f"the source names its classes and the dataset does not; append numbers as labels, instead of "

@@ -141,9 +141,8 @@ class Job:
     def run(self, clock: StageClock, finish: Finish) -> ConversionResult:
         """Convert the unfinished rows of this locked job; then call ``finish`` to build the dataset.
 
-        The job of a shard does not call ``finish``, because ``merge_shards`` builds the dataset from all shards.
-
-        Raise PicstoreError if the worker process that converts a row keeps dying.
+        The job of a shard does not call ``finish``, because ``merge_shards`` builds the dataset from all shards. Raise
+        PicstoreError if the worker process that converts a row keeps dying.
         """
         with make_position_folder(self.root) as position_folder:
             if self.shard is None:

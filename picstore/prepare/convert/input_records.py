@@ -228,10 +228,7 @@ def convert_sample(
 def _make_reference(
     id_: int, source: Input, made: TrainingJpeg, attachments: Mapping[str, bytes], root: Location
 ) -> Record:
-    """Build the record that refers to an input's image and attachments.
-
-    Raise ImageError if image or attachments are not byte ranges of files below ``root``.
-    """
+    """Build a record of references; raise ImageError if image or attachments are not byte ranges of files."""
     extra = _make_extra(source, made)
     names = dict(source.attachments)
     blobs: dict[str, bytes | memoryview] = {

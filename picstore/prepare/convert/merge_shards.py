@@ -145,7 +145,6 @@ def _copy_rows(copies: Sequence[RowCopy], workers: int | worker_processes.Engine
 
 
 def _link_row(task: RowCopy) -> bool:
-    """Hard-link the files of a row of the job into the merged dataset; return False if a file cannot be linked."""
     if not all((task.source / name).link_to(task.root / name) for name in task.files):
         return False
     _finish_row(task)

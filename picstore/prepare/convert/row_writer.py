@@ -52,8 +52,7 @@ def make_record(
         info=info or parse_image_info(jpeg),
         extra_json=extra_to_json(extra),
         attachments=dict(attachments or {}),
-        # Compute the checksum while the JPEG is in the CPU cache; doing so when the container is written takes twice
-        # as long.
+        # Compute the checksum while the JPEG is in the CPU cache; later, it would take twice as long.
         crc=crc32c(jpeg),
     )
 
@@ -111,8 +110,7 @@ class RowWriter(AbstractContextManager["RowWriter"]):
                 writer.abandon()
                 (self._root / file_name(writer.stream, writer.file)).remove()
         written = [writer for writer in self._writers if not writer.empty]
-        # End the containers in this thread, because threads that end them would wait for the GIL for a tenth of
-        # convert's time.
+        # End the containers in this thread; in several, waiting for the GIL would take a tenth of convert's time.
         for writer in written:
             writer.end_container()
         with ThreadPoolExecutor(_CLOSING_THREADS) as threads:

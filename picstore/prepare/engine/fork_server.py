@@ -97,9 +97,7 @@ class ForkServer:
         """Fork a process that calls ``function(connection)`` in the caller's working directory.
 
         ``function`` is picklable, such as a module-level function; ``connection`` is the process's end of a socket.
-
-        Raises:
-            PicstoreError: the server has ended.
+        Raise PicstoreError if the server has ended.
         """
         ours, theirs = Pipe()
         status, told = os.pipe()
@@ -186,7 +184,6 @@ def serve_forks() -> None:
 
 
 def _load(names: list[str]) -> None:
-    """Import each ``module``, and call each ``module:function``; skip modules that are not installed."""
     for name in names:
         module, _, function = name.partition(":")
         with contextlib.suppress(ImportError):
@@ -214,7 +211,6 @@ def _report_ends(running: dict[int, int]) -> None:
 
 
 def _run_child(connection: Connection) -> None:
-    """Receive a function from the parent process, call it, and end this process."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

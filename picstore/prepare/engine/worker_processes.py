@@ -231,8 +231,6 @@ def _serve_tasks(function: Callable[[T, ProgressCallback], R], connection: Conne
 
 
 class _ProgressMeter:
-    """Sender of a task's progress messages, at most one message per ``_PROGRESS_SECONDS``."""
-
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._count = 0

@@ -44,8 +44,7 @@ from picstore.storage.location.resolve import locate, map_concurrently
 
 _UNFINISHED = ".unfinished"  # folder of files being written; begins with a dot, unlike the names of class folders
 _TASKS_A_WORKER = 4  # number of tasks per worker that read the indexes of containers
-# Smallest number of bytes of JPEGs per writing task. A container with records of two tasks is read twice, which smaller
-# tasks would make more frequent.
+# Smallest number of bytes of JPEGs per writing task, because a container with records of two tasks is read twice.
 _TASK_SIZE = 64 << 20
 _FORMATS: dict[str, type[ExportFormat]] = {
     "folder": FolderFormat,
@@ -289,7 +288,6 @@ def _outline_container(dataset: Dataset, number: int, format: ExportFormat) -> O
 
 
 def _record_without_image(container: Container, k: int) -> Record:
-    """Return a record without its image; raise Corrupt if the extras are damaged."""
     entry = container.index[k]
     return Record(int(entry["id"]), int(entry["label"]), b"", container.info(k), container.extra_json(k))
 

@@ -85,8 +85,7 @@ class ParquetFormat(ExportFormat):
 
         schema, remaining = self._schema(), iter(records)
         count = size = 0
-        # Write no statistics, which would store the least and the greatest image of each row group. JPEGs do not
-        # get smaller by compression.
+        # Statistics would store the least and greatest image of each group; JPEGs do not get smaller by compression.
         options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
         with durable_file(self._path(number), self.root) as file, pq.ParquetWriter(file, schema, **options) as writer:
             while True:
@@ -118,7 +117,6 @@ class ParquetFormat(ExportFormat):
         ]
 
     def _card(self, images: int, size: int, download: int) -> str:
-        """Return the text of the dataset card: YAML, with strings as in JSON, then two lines about the dataset."""
         label = ["    dtype: int64"]
         if self._has_label_names:
             names = [f"          '{label}': {json.dumps(name)}" for label, name in enumerate(self.classes)]

@@ -34,8 +34,7 @@ from picstore.prepare.image.pixel_conversion import join_strips, resize, to_rgb_
 from picstore.prepare.image.size_limits import check_size
 from picstore.prepare.image.tiff_layout import read_layout, read_tags
 
-# Largest number of pixels of a JPEG that picstore's own decoder decodes, as it takes 12 bytes of memory per pixel.
-# Pillow decodes larger JPEGs.
+# Largest number of pixels of a JPEG to decode by picstore's decoder, which takes 12 bytes per pixel; else by Pillow.
 _MAX_OWN_PIXELS = 1 << 24
 
 
@@ -90,7 +89,6 @@ def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
 
 
 def _reduced_bits(kind: str, data: bytes) -> str:
-    """Return a remark for the ledger if a PNG or TIFF has more than 8 bits per sample; else ""."""
     bits = data[24] if kind == "PNG" else 8
     if kind == "TIFF":
         with contextlib.suppress(Exception):  # Some TIFFs that Pillow reads have tags that ``read_layout`` rejects.

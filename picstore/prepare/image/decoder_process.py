@@ -91,11 +91,7 @@ def decode_bounded(data: bytes, *, settings: EncodeSettings, name: str = "") -> 
 
 
 def decode_apart(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
-    """Decode a file in a decoder process.
-
-    Raises:
-        ImageError: an error of :func:`decode_here`; or decoding crashes, or takes too long or too much memory.
-    """
+    """Decode a file in a decoder process; raise ImageError also if it crashes, or takes too much time or memory."""
     if not data:
         raise ImageError("empty file")
     request = {"name": name, "max_pixels": settings.max_pixels, "background": list(settings.background)}
@@ -137,8 +133,6 @@ def _describe_end(status: int) -> str:
 
 
 class _DecoderProcess:
-    """Decoder process, and this process's end of the socket to the decoder process."""
-
     def __init__(self) -> None:
         self.connection, theirs = Pipe()
         with theirs:

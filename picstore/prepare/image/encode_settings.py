@@ -16,8 +16,7 @@ from picstore.errors import UsageError
 # Largest side in pixels, libjpeg's JPEG_MAX_DIMENSION; T.81 allows 65,535.
 MAX_SIDE = 65_500
 
-# Seconds for decoding and encoding one image. Lossless JPEG 2000 with 268 million pixels, the default --max-pixels,
-# took 134 s.
+# Seconds for decoding and encoding an image; lossless JPEG 2000 of 268 million pixels (--max-pixels) took 134 s.
 IMAGE_TIMEOUT = 300.0
 
 ENCODERS = ("turbo", "mozjpeg")
@@ -52,11 +51,7 @@ class Size:
 
     @classmethod
     def parse(cls, text: str) -> Size:
-        """Parse ``shorter:256``, ``longer:512`` or ``256x256``.
-
-        Raises:
-            UsageError: the string has another form, or a side is not in 1 … 65,500.
-        """
+        """Parse ``shorter:256``, ``longer:512`` or ``256x256``, sides of 1 … 65,500; else raise UsageError."""
         match = _SIZE.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise UsageError(f"size {text!r} is not understood; write shorter:256, longer:512 or 256x256")
@@ -80,11 +75,7 @@ class Size:
 
 
 def parse_color(color: str | tuple[int, int, int]) -> tuple[int, int, int]:
-    """Parse ``ffffff`` or ``#ffffff`` to red, green and blue, 0 … 255; return a tuple unchanged.
-
-    Raises:
-        UsageError: the string has another form.
-    """
+    """Parse ``ffffff`` or ``#ffffff`` to (red, green, blue), 0 … 255, or raise UsageError; return a tuple unchanged."""
     if not isinstance(color, str):
         return color
     try:
@@ -168,8 +159,7 @@ class EncodeSettings:
     def from_json(cls, value: dict[str, Any]) -> EncodeSettings:
         """Read settings from the result of ``to_json``; missing keys get their defaults.
 
-        Raises:
-            UsageError: a key is unknown, or a value is of the wrong type or out of its range.
+        Raise UsageError if a key is unknown, or a value is of the wrong type or out of its range.
         """
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(value) - known):

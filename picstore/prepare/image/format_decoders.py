@@ -135,12 +135,8 @@ def _open_elsewhere(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
 def read_by_wheel(data: bytes, *, coder: str, max_pixels: int) -> Image.Image | None:
     """Read an image of ImageMagick's coder "heic", "jxl" or "dng" by a library that comes as a wheel.
 
-    Returns:
-        The image, or None for another coder, or if the library is not installed.
-
-    Raises:
-        ImageError: the image has more than ``max_pixels``, which is checked before decoding.
-        Exception: any error of the library, for a damaged file.
+    Return None for another coder, or if the library is not installed. Raise ImageError, before decoding, if the image
+    has more than ``max_pixels``, and any error of the library if the file is damaged.
     """
     reader = {"heic": _read_heic, "jxl": _read_jpeg_xl, "dng": _read_raw}.get(coder)
     if reader is None:

@@ -241,5 +241,4 @@ def _reason(coder: str, error: Exception) -> str:
 
 
 def _or_wheels(coder: str) -> str:
-    """Return advice to install the extra ``formats`` if the extra can read the coder's format; else return ""."""
     return "; or run: pip install 'picstore[formats]'" if coder in ("heic", "jxl", "dng") else ""

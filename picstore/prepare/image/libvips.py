@@ -147,8 +147,7 @@ def encode_by_mozjpeg(image: Image.Image, *, quality: int, subsampling: str) -> 
     The image has the mode "L" or "RGB", ``quality`` is 1 … 100 on libjpeg's scale, ``subsampling`` is "420" or "444".
     Errors are those of :func:`require_mozjpeg`.
     """
-    # mozjpeg must not write restart markers itself, because trellis quantization then breaks the stream (mozjpeg issue
-    # 195).
+    # mozjpeg must not write restart markers: with trellis quantization, they break the stream (mozjpeg issue 195).
     jpeg = _encode(require_mozjpeg(), image, quality=quality, subsampling=subsampling, trellis=True)
     return transcode(jpeg, *read_marker_segments(jpeg))
 
@@ -176,8 +175,7 @@ def _encode(vips: Any, image: Image.Image, *, quality: int, subsampling: str, tr
         interlace=False,
         trellis_quant=trellis,
         overshoot_deringing=True,
-        # Quantization tables of T.81, annex K: at equal SSIM, 4 % fewer bytes than libjpeg-turbo; mozjpeg's own tables
-        # save none.
+        # T.81's tables (annex K) save 4 % of libjpeg-turbo's bytes at equal SSIM; mozjpeg's own tables save none.
         quant_table=0,
         subsample_mode=_SUBSAMPLE_MODES[subsampling],
         restart_interval=0,

@@ -28,8 +28,7 @@ _APP2, _APP15, _COM = 0xE2, 0xEF, 0xFE
 _COLORS = b"tRNS"  # PNG's ancillary chunk of transparent colors, which affects pixels
 # Keyword of the PNG text chunk into which ImageMagick writes EXIF.
 _EXIF_TEXT = b"Raw profile type exif\0"
-# Largest size in bytes of a text chunk with EXIF, compressed or inflated. EXIF of 64 KiB takes 128 KiB as hexadecimal
-# digits.
+# Largest size in bytes of a text chunk with EXIF, compressed or inflated; 64 KiB of EXIF take 128 KiB as hexadecimal.
 _MAX_EXIF_TEXT = 1 << 18
 
 _XPM = b"/* XPM */"

@@ -214,7 +214,6 @@ def _pixels(length: str, full: float) -> float | None:
 
 
 def _number(text: str) -> float | None:
-    """Convert a string to a number; return None unless the number is finite and above 0."""
     try:
         number = float(text) if len(text) <= _MAX_NUMBER and "_" not in text else math.nan
     except ValueError:

@@ -51,15 +51,11 @@ _REVERSED = bytes(int(f"{each:08b}"[::-1], 2) for each in range(256))
 
 
 def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
-    """Decode a TIFF whose layout Pillow does not convert exactly.
+    """Decode a TIFF whose layout Pillow does not convert exactly; return None for any other.
 
-    Returns:
-        An image of mode "L", "LA", "La", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr" or "LAB", not rotated yet; or None if
-        Pillow converts the layout exactly.
-
-    Raises:
-        ImageError: no test proves that this layout is read exactly, the file is damaged, or it has more than
-            ``max_pixels``.
+    The image has mode "L", "LA", "La", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr" or "LAB", and is not rotated yet. Raise
+    ImageError if no test proves that this layout is read exactly, the file is damaged, or it has more than
+    ``max_pixels``.
     """
     tags = read_tags(data)
     layout = read_layout(tags, "<" if data.startswith(b"II") else ">")

@@ -68,8 +68,7 @@ _FAX = frozenset({2, 3, 4})
 _BYTE_CODERS = frozenset({UNCOMPRESSED, 5, 8, 32773, 32946, 34925, 50000})
 # Compressions for which libtiff ignores a predictor, though other programs undo it.
 WITHOUT_PREDICTOR = frozenset({UNCOMPRESSED, 32773})
-# Values of the tag ExtraSamples with which Pillow converts unsigned samples exactly, by (photometric interpretation,
-# bits per sample).
+# By (photometric interpretation, bits), values of ExtraSamples with which Pillow converts unsigned samples exactly.
 _EXACT_IN_PILLOW: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {
     **{(meaning, bits): ((),) for meaning in (WHITE_IS_ZERO, BLACK_IS_ZERO, PALETTE) for bits in (1, 2, 4, 8)},
     **dict.fromkeys(((BLACK_IS_ZERO, 16), (CMYK, 8), (CMYK, 16), (YCBCR, 8), (LAB, 8)), ((),)),

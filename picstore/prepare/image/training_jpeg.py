@@ -85,9 +85,8 @@ def make_training_jpeg(
 def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list[TrainingJpeg | str]:
     """Make training JPEGs from JPEGs, without loss, by adding restart markers.
 
-    Returns:
-        For each source its training JPEG, or the reason to re-encode it; the reason is empty if the settings ask for
-        re-encoding, or the source is not a JPEG.
+    Return for each source its training JPEG, or the reason to re-encode it, which is empty if the settings ask for
+    re-encoding, or the source is not a JPEG.
     """
     made: list[TrainingJpeg | str] = [""] * len(sources)
     parsed = {}
@@ -161,7 +160,6 @@ def encode(image: Image.Image | U8, *, settings: EncodeSettings, origin: str = "
 
 
 def _fits_unchanged(size: tuple[int, int], settings: EncodeSettings) -> bool:
-    """Return whether a JPEG of this size is within the settings' limits and is not to be resized."""
     allowed = max(size) <= MAX_SIDE and size[0] * size[1] <= settings.max_pixels
     return allowed and (settings.resize is None or settings.resize.target(*size) == size)
 

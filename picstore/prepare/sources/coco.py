@@ -45,8 +45,7 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     document = _Document(_annotation_file(folder, annotations))
     images: dict[int, Input] = {}
     categories: dict[int, str] = {}
-    # By image id, where the image's annotations begin in the file's text, to parse them again once all images and
-    # categories are known.
+    # By image id, the offsets of the image's annotations in the text, which are parsed after all categories are known.
     offsets: dict[int, list[int]] = {}
     optional: set[str] = set()
     numbers: set[int] = set()  # ids of the annotations read so far, to detect repeated ids
@@ -223,7 +222,6 @@ def _object_fields(
 
 
 def _clipped_box(document: _Document, annotation: dict[str, Any], image: Input, path: str) -> list[float] | None:
-    """Return an annotation's box, clipped to its image as :func:`clip_box` does; None if no area is left."""
     format_ = "[left, top, width, height]"
     box = document.numbers(annotation.get("bbox"), f"{path}.bbox", format_)
     if len(box) != 4:

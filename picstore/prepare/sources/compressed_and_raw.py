@@ -86,7 +86,6 @@ def decompress_block(path: str, block: CompressedBlock, version: str) -> Decompr
 
 
 def _decompress(codec: str, packed: bytes, limit: int) -> bytes:
-    """Decompress ``packed``, and return at most ``limit`` of the decompressed bytes."""
     if codec == "zstd":
         data: bytes = ZstdDecompressor().decompress(packed, limit)
         return data

@@ -29,8 +29,7 @@ from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Location
 
 _VERSION = 2
-# Fields of a .beton file's header: version, number of fields, page size, number of samples, offset of the allocation
-# table.
+# Header of a .beton file: version, number of fields, page size, number of samples, offset of the allocation table.
 _HEADER = struct.Struct("<HHIQQ")
 _FIELD = np.dtype([("type", "u1"), ("name", "S16"), ("arguments", "V1024")])
 _ALLOCATION = np.dtype([("sample", "<u8"), ("offset", "<u8"), ("size", "<u8")])

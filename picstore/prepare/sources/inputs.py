@@ -164,8 +164,7 @@ def _read_range(source: Input) -> bytes:
         # Open a file descriptor, because opening a file object would take 30 µs more.
         file, file_size = open_regular(source.path)
         try:
-            # Request no more than the file has, because pread allocates what is requested: reading an image took 25 µs,
-            # and 105 µs if MAX_INPUT was requested.
+            # pread allocates what is requested: reading an image takes 25 µs, or 105 µs if MAX_INPUT is requested.
             available = max(0, file_size - source.offset)
             size = available if source.size < 0 else min(available, source.size)
             data = os.pread(file, min(size, MAX_INPUT + 1), source.offset)
@@ -222,8 +221,7 @@ def _call_reader(reader: Callable[[Input], bytes], source: Input) -> bytes:
     try:
         _check_version(source)
         data = reader(source)
-        # Check the version again, because the listed file may have been replaced between the first check and the
-        # reading.
+        # Check the version again, because the file may have been replaced after the first check.
         _check_version(source)
     except PicstoreError as error:
         if isinstance(error, ImageError) or (is_remote(source.path) and not isinstance(error, _INPUT_ERRORS)):

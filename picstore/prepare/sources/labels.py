@@ -289,7 +289,6 @@ def _differing_parts(paths: Mapping[Label, tuple[str, ...]]) -> dict[Label, str]
 
 
 def _unlabelled(counts: Mapping[Label, int], numbers: Mapping[Label, int]) -> list[str]:
-    """Return messages for the user: why values are not labels, and how many samples have no label while others have."""
     total = sum(counts.values())
     reasons = {label: count for label, count in counts.items() if isinstance(label, NoLabel) and count}
     remarks = [

@@ -60,8 +60,6 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Found:
-    """Entries that a task listed, and the damage that ended the listing, if any."""
-
     entries: list[_Entry]
     damage: Damage | None = None
 

@@ -187,7 +187,6 @@ def _present(opened: Any, group: int, column: str) -> list[bool] | None:
 
 
 def _count_rows(file: Location) -> int | None:
-    """Return the number of rows that the footer states; None if the footer is damaged."""
     with contextlib.suppress(Damage), _errors_as_damage(file), open_parquet(file) as opened:
         _check_rows(opened, file)
         return int(opened.metadata.num_rows)

@@ -61,7 +61,6 @@ def _samples(location: Location, name: str, skipped: SkippedFields) -> Iterator[
 
 
 def _count_records(file: SourceFile, start: int) -> int | None:
-    """Return the number of records that the container at ``start`` states; None if the container is damaged."""
     try:
         magic, count, size, _ = _CONTAINER_HEAD.unpack(file.read(start, _CONTAINER_HEAD.size))
     except Damage:

@@ -15,8 +15,7 @@ from picstore.prepare.sources.source_file import SourceFile, named_file, printab
 from picstore.prepare.sources.splits import choose_split
 from picstore.storage.location.resolve import Location, locate, map_concurrently
 
-# Function that reads a record, given its offset and a name for its sample, and returns the sample and the next record's
-# offset.
+# Function (offset of a record, name of its sample) that returns the sample and the offset of the next record.
 ReadRecord = Callable[[int, str], tuple[SourceSample, int]]
 
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")

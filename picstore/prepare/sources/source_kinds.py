@@ -148,5 +148,4 @@ def load_format(kind: str) -> SourceFormat:
 
 
 def _plugins() -> dict[str, EntryPoint]:
-    """Return the entry points of the group ``picstore.sources`` by name, without loading them."""
     return {point.name: point for point in entry_points(group="picstore.sources")}

@@ -234,7 +234,6 @@ def _samples(
 
 
 def _attachments(row: dict[str, Any], root: Location, row_name: str) -> tuple[tuple[str, Input], ...]:
-    """Return the attachments of a row; raise UsageError if an attachment lies outside ``root``."""
     found = row.get(_ATTACHMENTS)
     if not isinstance(found, dict):
         return ()

@@ -29,8 +29,7 @@ from picstore.storage.location.resolve import Location, map_concurrently
 # Possible names of the folders of images and of annotations; the devkit's names come first.
 _IMAGES, _ANNOTATIONS = ("JPEGImages", "images"), ("Annotations", "annotations")
 _SETS = "ImageSets"
-# By folder of segmentation images, the name of the attachment that an image gets: pixels are numbers of classes or
-# objects.
+# By folder of segmentation images, whose pixels are numbers of classes or objects, the attachment's name.
 _MASKS = {"SegmentationClass": "mask", "SegmentationObject": "object_mask"}
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 _MAX_XML = 1 << 22  # largest size in bytes of an annotation file
@@ -136,7 +135,6 @@ def _find_files(folder: Location) -> _Layout:
 
 
 def _places(folders: Collection[str]) -> tuple[str, str] | None:
-    """Return the names of the folders of images and annotations; None if either is missing."""
     images, annotations = ([name for name in names if name in folders] for names in (_IMAGES, _ANNOTATIONS))
     return (images[0], annotations[0]) if images and annotations else None
 

@@ -105,7 +105,6 @@ def list_webdataset(
 
 
 def _further_images(notes: Notes) -> Iterator[str]:
-    """Yield a message for the user if some samples have further images, which became attachments."""
     if notes:
         count, example = sum(count for count, _ in notes.values()), min(example for _, example in notes.values())
         fields = sorted(what.removeprefix(_FURTHER) for what in notes)

@@ -74,13 +74,8 @@ def list_yolo(folder: Location, *, split: str | None = None) -> Listing:
     """List the images sorted by name, with label −1 and the objects of their label files in the extra.
 
     Class names come from ``data.yaml``, ``obj.names`` or ``classes.txt``; without such a file, classes have only
-    numbers.
-
-    Args:
-        split: name of a folder of images, or of a list such as ``train.txt``; ``"all"`` for all images.
-
-    Raises:
-        MissingDependency: there is a data.yaml, and PyYAML is not installed.
+    numbers. ``split`` is the name of a folder of images, or of a list such as ``train.txt``; ``"all"`` stands for all
+    images. Raise MissingDependency if there is a data.yaml, and PyYAML is not installed.
     """
     trees, lists = _find_trees(folder), dict[str, Location]()
     if not trees:

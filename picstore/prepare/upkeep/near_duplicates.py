@@ -173,10 +173,8 @@ def find_leaders(hashes: U64, distance: int) -> tuple[I64, I64]:
     """Group hashes around leaders: a hash is a leader if no earlier leader is within ``distance`` bits.
 
     Every other hash belongs to the nearest earlier leader. Therefore each hash lies within the distance of its leader,
-    which chains of near pairs would not guarantee. Equal hashes have the same leader.
-
-    Returns:
-        Index of each hash's leader (a leader's own index), and the hash's distance to it in bits, both int64 (hashes,).
+    which chains of near pairs would not guarantee. Equal hashes have the same leader. Return the index of each hash's
+    leader (a leader's own index), and the hash's distance to it in bits, both int64 (hashes,).
     """
     unique, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
     order = np.argsort(first)
