@@ -69,8 +69,7 @@ class Cache:
 
     A full cache evicts entries of datasets that are no longer read, the least recently used first. A dataset that is
     being read keeps its entries, and its other containers are not cached: because epochs read containers in random
-    orders, a cache for half of a dataset that evicted the oldest entries would serve only 15 % of the reads, instead of
-    50 %.
+    orders, evicting the oldest entries in a cache for half of a dataset would serve 15 % of the reads, not 50 %.
 
     The limit holds for all datasets in the folder. Each process counts the bytes that it writes, and lists the folder
     again after 1/32 of the limit, so n processes may exceed the limit by (n - 1)/32 of it for a while. Raise UsageError

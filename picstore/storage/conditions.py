@@ -82,8 +82,7 @@ _CLOSED: dict[str, Any] = {
 class Condition:
     """SQL condition over the columns ``names``, checked; ``columns`` are the names of the columns that it uses.
 
-    Raise MissingDependency if DuckDB is not installed, and UsageError if the text is not an expression over the
-    columns.
+    Raise MissingDependency if DuckDB is not installed, and UsageError if the text is not an expression over them.
     """
 
     def __init__(self, text: str, names: Sequence[str]) -> None:

@@ -51,8 +51,7 @@ class Dataset(Sequence[Record]):
     """A finished dataset.
 
     ``len(ds)`` is the number of records; ``ds[i]`` reads and checks only the i-th record in stored order. Opening takes
-    two reads, iterating one read per container. No file stays open between calls, so threads and forked processes can
-    share a dataset.
+    two reads, iterating one read per container. Threads and forked processes can share a dataset.
 
     ``without`` and ``with_columns`` return edited datasets, which a loader reads like any other. ``save`` writes the
     edits. ``select`` returns some of the records as a dataset; a selection cannot be saved.
@@ -341,8 +340,7 @@ class Dataset(Sequence[Record]):
         """Select records by a mask, bool (len(ds),), by positions or by ids.
 
         The order does not change. Selecting by ids reads all ids; otherwise nothing is read. Containers without
-        selected records are never read. Raise UsageError if a mask has another length, or a position or id is wrong or
-        repeated.
+        selected records are never read. Raise UsageError for a mask of another length, or a wrong position or id.
         """
         if (chosen is None) == (ids is None):
             raise UsageError("select takes a mask or positions, or ids=; give one of them")

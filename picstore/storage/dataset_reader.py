@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 # Bytes of containers without payload (header and tables) to keep in memory; each has 10 kB and takes 0.26 ms to read.
 _CACHED_BYTES = 32 << 20
 _KEPT_EXTRAS = 4 << 20  # largest number of bytes of decompressed extras to keep with a container's index
-# Largest number of records whose containers the index places beyond the ends of files. Without a limit, each index row
-# of 32 bytes could claim 2**20 records.
+# Largest number of records beyond the ends of files. Without a limit, each index row of 32 bytes could claim 2**20.
 _MAX_MISSING = 1 << 24
 
 
@@ -133,8 +132,7 @@ class ContainerReader:
     def read(self, number: int, *, allocate: Allocate = fresh) -> Container:
         """Read and check a whole container, into memory from ``allocate``.
 
-        The result lists damage that leaves records readable. Raise Damage if nothing can be read, and NotADataset if
-        the file is missing.
+        The result lists damage. Raise Damage if nothing can be read, and NotADataset if the file is missing.
         """
         if self._references is not None:
             return self._read_references(number, self._references, allocate=allocate)
@@ -231,8 +229,7 @@ class ContainerReader:
         """Read only the ``wanted`` records, bool (records,), of a container, and only needed rows of large images.
 
         For all other records, bytes may be missing and the container's ``good`` is meaningless. The container without
-        its payload stays in memory, as :meth:`index` describes. If reading the whole container is faster, it is read
-        whole, from the cache if there is one.
+        its payload stays in memory, see :meth:`index`. The container is read whole if that is faster.
         """
         if self._references is not None:
             return self._read_references(number, self._references, wanted=wanted)

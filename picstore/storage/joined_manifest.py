@@ -84,9 +84,8 @@ NO_SHIFT = RecordShift()
 def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequence[str]) -> list[RecordShift]:
     """Return for each dataset the RecordShift from its ids and labels to those in the joined dataset.
 
-    ``ids_ends`` holds for each dataset a number above all its ids, ``names`` its name for messages. Raise UsageError
-    if only some datasets have class names, two classes of a dataset cannot be told apart by name, attachments differ,
-    or shifted ids would exceed 63 bits.
+    ``ids_ends`` holds for each dataset a number above all its ids, ``names`` its name for messages. Raise UsageError if
+    only some datasets have class names, a class name is ambiguous, attachments differ, or shifted ids exceed 63 bits.
     """
     for manifest, name in zip(manifests, names, strict=True):
         if manifest.attachments != manifests[0].attachments:

@@ -286,8 +286,7 @@ def _unfinished_verb(root: Location) -> str | None:
 def read_index(root: Where, manifest: Manifest) -> Table:
     """Read the index of a manifest's dataset, ``layout.INDEX_ROW`` (containers,) in stored order, and check both.
 
-    Only this function compares the uuid with the content, so it must be called before the uuid is used as a name of the
-    content, as by a cache.
+    Only this function compares the uuid with the content; call it before the uuid names the content, as in a cache.
 
     Raises:
         Damage: the index is missing, damaged or of another dataset or version, or contradicts the uuid (Corrupt).

@@ -2,8 +2,7 @@
 
 Files, index and edits are complete before the manifest names them (docs/format.md, "Copy of the manifest"). The copy is
 written first, then ``picstore.json``, which alone makes a version valid. An interruption between the two writes leaves
-a copy that is newer, never one that is older and would bring deleted records back. A lock excludes other edits
-meanwhile.
+a copy that is newer, never an older one, which would bring deleted records back. A lock excludes other edits.
 """
 
 from __future__ import annotations
@@ -82,8 +81,7 @@ def append_rows(
     """Return the manifest of a dataset to which files were appended, and the bytes of the new index.
 
     ``manifest`` is the present manifest, ``old`` the rows of its index; ``fields`` are further fields of the manifest
-    to change. Raise UsageError if an appended file has the number of a present file; appended files must have higher
-    numbers.
+    to change. Appended files must have higher numbers than present files; equal numbers raise UsageError.
     """
     numbers = {summary.file for summary in summaries} & {entry.file for entry in manifest.files}
     if numbers:
@@ -188,8 +186,7 @@ def copy_manifest(root: WritableLocation) -> None:
 def remove_manifest(root: WritableLocation, manifest: Manifest) -> None:
     """Make a dataset unfinished: remove the manifest's copy, the manifest and the counts, in this order.
 
-    The copy is removed first, so that no copy is left of a manifest that is gone. Raise Conflict if the dataset now has
-    another manifest.
+    The copy goes first, so that none is left of a manifest that is gone. Raise Conflict if the manifest was replaced.
     """
     with edit_lock(root):
         if read_manifest(root) != manifest:
@@ -230,8 +227,8 @@ def check_copy(root: Location, manifest: Manifest) -> None:
 def restore_manifest(root: WritableLocation) -> str | None:
     """Replace a damaged or missing manifest by its copy, or a missing, damaged or differing copy by the manifest.
 
-    A damaged manifest is kept as ``picstore.json.damaged``. Return the name of the file that was written, MANIFEST or
-    COPY; None if both are sound.
+    A damaged manifest is kept as ``picstore.json.damaged``. Return the name of the written file, MANIFEST or COPY, or
+    None.
 
     Raises:
         Unfinished: a conversion or shuffle into this folder has not ended; a copy alone never makes a dataset.

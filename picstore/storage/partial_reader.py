@@ -40,8 +40,7 @@ _NEAR = 1 << 16
 # Smallest number of bytes of the first read of a container's tables (all bytes before the payload: header, index,
 # attachment table, segment table and extras). The first read shows how large the tables are.
 _FIRST_READ = 4096
-# Largest share of a container to read first in order to get its tables, unless _FIRST_READ is larger: photographs'
-# tables take about 1 % of a container.
+# Largest share of a container to read first for its tables, if above _FIRST_READ: photographs' tables take about 1 %.
 _MAX_TABLES_SHARE = 1 / 64
 # Bytes of tables to keep in memory, enough for about 4,000 containers; the row ends computed from tables take half as
 # much again. Kept tables are never evicted, because an epoch reads each container once: each would evict the next.
@@ -245,8 +244,7 @@ def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Tab
 def _hold(container: Container, numbers: I64, held: Table, tops: I64, parts: Sequence[_Part]) -> None:
     """Set a container's ``held``, ``tops`` and ``attached`` to describe the parts that its buffer will hold.
 
-    ``numbers`` are the record numbers of the rows of ``held`` and ``tops``. All other images and attachments get
-    length 0.
+    ``numbers`` are the record numbers of the rows of ``held``. All other images and attachments get length 0.
     """
     container.held, container.attached = container.index.copy(), container.attached.copy()
     container.held["length"] = container.held["segment_count"] = container.attached["length"] = 0
@@ -338,8 +336,7 @@ class TableReader:
     def _keep(self, number: int, tables: Container) -> None:
         """Keep a container without its payload in memory, unless all kept containers would then exceed _KEPT_BYTES.
 
-        No lock guards this, because a fork might leave it locked forever. Without a lock, two threads at once may
-        count too few bytes, which does no harm.
+        No lock guards this, because a fork might leave it locked forever; two threads may count too few bytes.
         """
         if self._kept_bytes + len(tables.buffer) <= _KEPT_BYTES:
             # The copy shares the dictionary ``tile_rows``, and so keeps also the row ends that are computed later.

@@ -96,8 +96,7 @@ def find_references_root(
 def _find(where: Location, manifest: Manifest, stated: str) -> ReferencesRoot:
     """Return the folder of images that is ``stated`` in the manifest of the index at ``where``.
 
-    A relative path counts from the index's folder. Raise UsageError if the folder is not to be trusted, see
-    :func:`find_references_root`.
+    A relative path counts from the index's folder. Errors: see :func:`find_references_root`.
     """
     if is_relative(stated):
         folder = where.absolute() / stated

@@ -33,8 +33,7 @@ class EditFiles:
         root: folder of the dataset.
         edits: edits of the manifest.
         unsaved: bytes of the files that are not written yet, by name.
-        kept: columns that were read so far, by the file of their values; versions of a dataset may share this
-            dictionary.
+        kept: columns that were read so far, by the file of their values; versions of a dataset may share it.
     """
 
     def __init__(self, root: Root, edits: Edits, unsaved: FileBytes, *, kept: KeptColumns) -> None:

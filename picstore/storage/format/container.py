@@ -57,10 +57,8 @@ class Container:
         records: in a copy by :meth:`extract`, the record number that belongs to each row of ``index``, ``good``,
             ``held``, ``attached`` and ``tops``, int64 (n,), ascending; else None, because row k belongs to record k.
         tile_rows: results of ``stored_rows`` by record number.
-        origin: function that returns the file and offset of a byte of ``buffer``; None unless the bytes of several
-            files were read.
-        extras_frame: zstd frame of the extras, a view of ``buffer``; empty if there are none, None if the frame is
-            damaged.
+        origin: function that returns the file and offset of a byte of ``buffer``; None if it has the bytes of one file.
+        extras_frame: zstd frame of the extras, a view of ``buffer``; empty if there are none, None if damaged.
         extras_size: number of bytes of the decompressed extras.
     """
 
@@ -106,8 +104,7 @@ class Container:
     def set_addresses(self, buffer: int, segment_table: int, index: int) -> None:
         """Set the addresses in memory of ``buffer``, ``segment_table`` and ``index``, if the caller knows them.
 
-        Without this call, NumPy finds the addresses, in 10 µs with cold caches. If ``index`` is replaced, its address
-        is ignored.
+        NumPy would take 10 µs with cold caches to find them. If ``index`` is replaced, its address is ignored.
         """
         self._addresses, self._index_at = (buffer, segment_table), (self.index, index)
 
@@ -134,8 +131,7 @@ class Container:
     def extras(self) -> bytes | None:
         """Extras of all records, joined, decompressed on first use; None if the extras are damaged.
 
-        A few KB of a hostile container decompress to 256 MiB, so readers that need no extras must not use this
-        property.
+        A few KB of a hostile container decompress to 256 MiB, so readers without need of extras must not use this.
         """
         # Use a local variable, because another thread may set ``self._extras`` to None at any moment.
         extras, frame = self._extras, self.extras_frame
@@ -162,8 +158,7 @@ class Container:
     def extract(self, records: I64, *, attachments: bool) -> Container:
         """Copy sound records, given by ascending record numbers, to a container in new memory.
 
-        ``held`` (images) and ``attached`` (attachments) of the copy have offsets in its buffer; ``index`` keeps the
-        stored offsets.
+        ``held`` and ``attached`` of the copy have offsets in its buffer; ``index`` keeps the stored offsets.
         """
         index = self.index[records]
         held, attached = self.held[records], self.attached[records]

@@ -24,8 +24,7 @@ EDITED_VERSION = 2
 REFERENCES_VERSION = 3
 # First release of picstore that reads each format version.
 READ_BY = {FORMAT_VERSION: "0.1.0", EDITED_VERSION: "0.1.0", REFERENCES_VERSION: "0.1.0"}
-# Size in bytes of each sealed structure, which has a magic number and a CRC: file header, container header, index
-# header, counts header and file trailer.
+# Bytes of each structure with a magic number and a CRC: headers of files, containers, index and counts; file trailer.
 SEALED = 64
 # Alignment of containers in bytes: a whole page and file-system block, so that direct I/O is possible.
 ALIGNMENT = 4096

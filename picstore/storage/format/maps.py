@@ -1,8 +1,7 @@
 """Maps: values on the pixels of an image, such as depth, which are stored without loss (docs/format.md, "Maps").
 
-A map is an attachment ``map:NAME`` that has the size of its image. It is stored as a PNG, or as blocks of rows that are
-compressed by zstd. Of a PNG, the rows from the top to the last row of a crop must be decoded, of blocks of rows only
-those blocks that the crop touches.
+A map is an attachment ``map:NAME`` with the size of its image, stored as a PNG, or as blocks of rows that zstd
+compresses. Of a PNG, all rows above the end of a crop must be decoded, of blocks only those that the crop touches.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ class MapSpec:
         scale, unit: factor and unit of stored values: a value times ``scale`` is a quantity in ``unit``.
         interpolation: interpolation of values between pixels, ``"nearest"`` or ``"linear"``.
         fill: value for pixels outside of the image.
-        invalid: stored number that stands for a missing value; None if no number does. NaN and infinity stand for a
-            missing value in any case.
+        invalid: stored number that stands for a missing value; None if no number does. NaN and infinity always do.
     """
 
     dtype: str
@@ -159,8 +157,7 @@ def _encode_png(values: Array) -> bytes:
 def export_map(blob: bytes | memoryview, width: int, height: int) -> bytes | memoryview:
     """Return a stored map as PNG, which other programs read, if it is uint16 of 1 channel; else as it is stored.
 
-    ``width`` and ``height`` are those of the record's image. Maps of another size, damaged maps, and attachments that
-    are not maps are returned unchanged.
+    Maps whose size is not the image's, ``width`` × ``height``, damaged maps and other attachments stay unchanged.
     """
     try:
         is_uint16 = blob[:4] == MAGIC and read_form(blob) == ("uint16", 1, width, height)

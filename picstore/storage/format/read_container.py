@@ -48,8 +48,7 @@ def unpack_container(
         fields: names of the attachments.
         records: number of records that the footer or index states. With this number, even a container with a damaged
             header can be read, except for extras and segment table.
-        header_crc: the header's CRC that the footer or index states; it differs if the file belongs to another
-            conversion.
+        header_crc: the header's CRC that footer or index state; it differs if the file is of another conversion.
         size: number of bytes of the whole container, ``len(buffer)`` by default.
         parsed: the result of :func:`read_header` for the container, if the caller has it already.
 

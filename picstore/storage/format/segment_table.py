@@ -118,10 +118,8 @@ class FoundRows:
     """Byte ranges and checksums of the requested tile rows of n images.
 
     Attributes:
-        there: bool (n,), False for an image without row checksums or the requested rows; its values in the other arrays
-            are meaningless.
-        begins, ends: int64 (n,), offsets in the JPEG at which the first requested row begins and the last requested row
-            ends.
+        there: bool (n,), False for images without row checksums or requested rows; their other values are meaningless.
+        begins, ends: int64 (n,), offsets in the JPEG where the first requested row begins and the last one ends.
         crcs: uint32 (n,), CRC-32C of the header followed by the requested rows.
     """
 

@@ -220,8 +220,7 @@ class WritableLocation(Location):
         """Return a context that locks this file until the context or the process ends; in a store, it does nothing.
 
         If ``create`` is true, create a missing file. Raise UsageError with the message ``busy`` if another process
-        holds the lock after ``wait`` seconds, UsageError if locks are unsupported, Conflict if another process removed
-        the file.
+        still holds the lock after ``wait`` seconds, or if locks are unsupported; Conflict if the file was removed.
         """
 
 

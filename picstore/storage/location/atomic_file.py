@@ -125,8 +125,7 @@ def sync_folder(path: Path) -> None:
 def sync(descriptor: int) -> None:
     """Write to the disk what was written to an open file, or changed in an open folder.
 
-    On macOS, fsync leaves data in the disk's cache. F_FULLFSYNC flushes this cache too, but not all file systems
-    support it.
+    On macOS, fsync leaves data in the disk's cache; F_FULLFSYNC flushes it too, but some file systems lack it.
     """
     if hasattr(fcntl, "F_FULLFSYNC"):
         with contextlib.suppress(OSError):

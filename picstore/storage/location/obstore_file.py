@@ -1,8 +1,7 @@
 """Files and folders that obstore reads: in object stores, on web servers, on the Hugging Face hub (docs/objects.md).
 
 ``resumed_download`` retries reads, obstore retries the requests of uploads in parts, and ``_ask`` retries all others.
-This module creates obstore's clients on first use and keeps the clients. Locations hold only URLs, so they survive
-pickling and forking.
+This module creates and keeps obstore's clients. Locations hold only URLs, so they survive pickling and forking.
 """
 
 from __future__ import annotations
@@ -77,8 +76,7 @@ class RemoteFile(Location):
         scheme: scheme of the URL, such as "s3".
         bucket: a bucket, a container of Azure, a host and port, or a repository of the Hugging Face hub.
         key: the path in the bucket, without a slash at its end.
-        expected: version, set by :meth:`pin`, that the file must have whenever it is read; empty if any version will
-            do.
+        expected: version, set by :meth:`pin`, that the file must have when it is read; empty for any.
     """
 
     scheme: str

@@ -31,8 +31,7 @@ def version_of(status: os.stat_result) -> str:
     """Describe the version of a local file: size, modification time, change time, and the name of this machine.
 
     The change time (ctime) reveals changes that keep size and modification time, such as replacement of the file by
-    ``mv`` or ``cp -p``. Inode numbers would reveal these too, but several FUSE file systems change a file's inode
-    number later.
+    ``mv`` or ``cp -p``. Inode numbers would too, but several FUSE file systems change them later.
     """
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {platform.node()}"
 
@@ -40,8 +39,7 @@ def version_of(status: os.stat_result) -> str:
 def is_version(status: os.stat_result, version: str) -> bool:
     """Return whether a file still has the version that :func:`version_of` described.
 
-    On another machine, only size and modification time must agree, because that machine's copy of the file may have
-    another change time.
+    On another machine, only size and modification time must agree, because copies have other change times.
     """
     size, modified, changed, machine = version.split(" ", 3)
     same = (status.st_size, status.st_mtime_ns) == (int(size), int(modified))

@@ -23,8 +23,7 @@ _WIDE = {
 def text_of_file(data: Buffer, errors: str = "strict") -> str:
     """Decode the bytes of a text file, as UTF-8 or by its byte order mark, which editors on Windows write.
 
-    ``errors`` says what invalid bytes become, as for ``bytes.decode``; for UTF-16 and UTF-32, any value except "strict"
-    means "replace".
+    ``errors`` is that of ``bytes.decode``; for UTF-16 and UTF-32, any value except "strict" means "replace".
     """
     start = bytes(memoryview(data)[:4])
     for mark, encoding in _WIDE.items():

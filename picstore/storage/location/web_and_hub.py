@@ -25,8 +25,7 @@ from picstore.storage.location.resumed_download import OutOfRange, Retries, Unre
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# OWNER/NAME, revision and path in a URL. A revision is a branch, a tag or a commit; slashes are possible only in
-# refs/convert/… and refs/pr/….
+# OWNER/NAME, revision and path in a URL. Only the revisions refs/convert/… and refs/pr/… have slashes.
 _REPOSITORY = re.compile(r"datasets/([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL)
 
 
