@@ -117,8 +117,7 @@ def require_matplotlib() -> None:
 def draw_qualities(rows: Sequence[dict[str, Any]], *, title: str) -> bytes:
     """Draw PSNR and SSIM by mean bytes per image, as SVG: a line per chroma subsampling, a point per JPEG quality.
 
-    The axis of bytes is logarithmic, so that the qualities are about evenly spaced and equal ratios have equal
-    distances. ``rows`` is the non-empty result of ``QualityReport.rows``.
+    On the logarithmic axis of bytes, qualities are about evenly spaced. ``rows`` are ``QualityReport.rows``, not empty.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure

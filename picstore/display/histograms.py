@@ -13,8 +13,7 @@ import numpy as np
 from picstore.arrays import F64, Array, Bools
 
 _BINS = 40
-# Ratio of a column's largest to smallest value from which bins have equal widths on a logarithmic, not a linear scale.
-_WIDE = 12.0
+_WIDE = 12.0  # Ratio of the largest to the smallest value from which bins are equally wide on a logarithmic scale.
 SUMMARIZED = ("label", "width", "height", "bytes")
 _MAX_VALUES = 200  # Largest number of distinct values that a histogram lists: the most frequent ones.
 _TITLES = {"label": "images by class", "width": "by width", "height": "by height", "bytes": "by bytes of the JPEG"}

@@ -183,7 +183,6 @@ class Meter:
         return self._done == self._total
 
     def report(self) -> ProgressReport:
-        """Return a report on the current stage and the verb's duration; a value that is unknown is None."""
         now, made = self._clock(), self._done - self._earlier
         rate = made / (now - self._since) if made and now > self._since else None
         left = (self._total - self._done) / rate if rate and self._total is not None else None

@@ -75,7 +75,7 @@ class Batch:
 
     @classmethod
     def from_host(cls, host: HostBatch, images: list[Any], groups: Sequence[GroupSpec]) -> Batch:
-        """Build a batch from each group's image tensors, and from the other arrays of ``host`` without copying them."""
+        """Build a batch from image tensors, by group of views, and from the other arrays of ``host``, not copied."""
         targets: list[Any] | None = None
         if host.targets is not None:
             targets = [

@@ -13,8 +13,7 @@ from picstore.display.figures import Tile
 from picstore.errors import UsageError
 from picstore.storage.record_pictures import class_name
 
-# Percentiles of a channel's float values that :func:`levels_of` maps to black and to white.
-_STRETCHED = (1, 99)
+_STRETCHED = (1, 99)  # Percentiles of a channel's float values that :func:`levels_of` maps to black and to white.
 _TOP = 2  # Number of classes that a caption names if a label mixes classes, as after ``MixUp``.
 
 

@@ -216,7 +216,7 @@ class ThreadBuffer(threading.local):
         return self._buffer
 
 
-# Buffers for JPEG streams cut to the tiles needed, for decoded pixels, and for pixels between resampling and color.
+# Buffers for the parts of JPEGs that crops need, for decoded pixels, and for pixels between resampling and color.
 CUTS, PIXELS, PLAIN = ThreadBuffer(), ThreadBuffer(), ThreadBuffer()
 
 

@@ -108,7 +108,7 @@ class _Chunk:
     held: dict[int, Container]
     containers: I64
     records: I64
-    failures: tuple[Failure, ...] = ()  # damaged records of the containers read since the previous chunk
+    failures: tuple[Failure, ...] = ()  # damaged records of the containers read since the previous batch
     last: bool = False
 
     def only(self, slots: slice, **fields: Any) -> _Chunk:
@@ -179,7 +179,7 @@ _kept: dict[str, MapJob] = {}
 
 
 def run_map_task(task: MapTask, on_progress: ProgressCallback) -> PartValues:
-    """Compute a part's values in an engine's process, which keeps the function, and so a model, for later tasks."""
+    """Compute a task's values in an engine's process, which keeps the function, and so its model, for later tasks."""
     if task.job.key not in _kept:
         _kept.clear()
         if task.sharing:
@@ -189,7 +189,7 @@ def run_map_task(task: MapTask, on_progress: ProgressCallback) -> PartValues:
 
 
 def join_values(parts: Iterable[tuple[I64, Values, Form]], failures: Iterable[Failure]) -> PartValues:
-    """Join values of several batches or parts; raise UsageError, which names a record, if their forms differ."""
+    """Join values of several batches; raise UsageError, which names a record, if their dtypes or shapes differ."""
     found = list(parts)
     if not found:
         return PartValues(np.zeros(0, np.int64), np.zeros(0), None, tuple(failures))
@@ -252,7 +252,7 @@ def _divide(job: MapJob, read: Iterable[tuple[int, bool, Container | Damage]]) -
 
 
 def _make_batch(job: MapJob, blocks: BufferPool, chunk: _Chunk) -> Batch | Exception:
-    """Return the batch of a chunk, or an error if one of its records cannot be decoded."""
+    """Return the batch, or the error of a record that cannot be decoded."""
     count = len(chunk.records)
     if not count:
         return Damage("no record", "")

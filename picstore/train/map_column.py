@@ -274,7 +274,7 @@ def _pack_part(part: PartValues) -> bytes:
 
 
 def _read_part(folder: Location, number: int) -> PartValues | None:
-    """Read a part's values; return None if they have to be computed, because the part's file is missing or damaged."""
+    """Read a part's values from its file; return None, to compute them again, if the file is missing or damaged."""
     path = folder / _part_name(number)
     if not path.is_file():
         return None

@@ -37,8 +37,7 @@ from picstore.train.transforms.views import Views
 Item: TypeAlias = tuple[Any, Any]  # image or dict of views, and label or target
 
 _FREE_BLOCKS = 2
-# Number of records of which a second visit is noticed: few, because a sampler visits all again in its next epoch.
-_WATCHED = 256
+_WATCHED = 256  # Records of which a second visit is noticed: few, as a sampler visits all again in its next epoch.
 _NOT_GIVEN = -1
 
 

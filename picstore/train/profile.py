@@ -36,8 +36,7 @@ from picstore.train.transforms.transform_plan import UserTransform, plan_transfo
 
 FUSED_STAGES = ("decode", "augment")
 STAGES = ("read", "plan", *FUSED_STAGES)
-# Number of batches before the clock starts, in which kernels load, pages are fresh, and lanes read first containers.
-_WARM_UP = 8
+_WARM_UP = 8  # Batches before the clock starts, in which kernels load and memory is allocated.
 
 
 @dataclass(slots=True)
@@ -48,7 +47,6 @@ class Clock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Add the time that the ``with`` block takes to a stage's seconds."""
         now = time.perf_counter if name == "read" else time.thread_time
         start = now()
         try:

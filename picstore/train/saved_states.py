@@ -12,7 +12,7 @@ from typing import Any
 from picstore.errors import UsageError, counted
 from picstore.storage.location.text_files import text_of_file
 
-_MAX_JSON = 1 << 28  # maximum size of a JSON file in bytes
+_MAX_JSON = 1 << 28
 # Endings of the files in a checkpoint's folder that may hold a state; weights in .safetensors files hold none.
 _ENDINGS = (".json", ".pt", ".pth", ".ckpt", ".bin", ".pkl", ".tar")
 _MAX_FILES = 1000

@@ -23,7 +23,7 @@ from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SingleBatch:
-    """A batch, the random parameters of each group of views, and, by slot, the damage of slots without an image."""
+    """A batch, the random parameters of each group of views, and, by index in the batch, why an image is missing."""
 
     host: HostBatch
     params: tuple[TransformParams, ...]
@@ -73,7 +73,7 @@ def make_images(
     output: OutputSpec,
     blocks: BufferPool,
 ) -> SingleBatch:
-    """Make the images and targets of a batch from its records; return both, and the damage of slots without images."""
+    """Make the images and targets of a batch from its records; return both, and why images are missing."""
     params = make_params(request, records.ids, records.image_sizes, sources=sources, extras=records.extras)
     filler = ImageFiller(records, params, output, blocks)
     problems = {**records.problems, **filler.fill(range(len(records)))}

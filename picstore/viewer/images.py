@@ -32,8 +32,7 @@ JPEG, PNG = "image/jpeg", "image/png"
 _QUALITY = 85
 # A stored JPEG is sent unchanged as its thumbnail if its longer side is at most this many times the requested size.
 _SEND_AS_STORED_UP_TO = 2
-# Largest number of pixels that all requests together decode at the same time; as RGB they take 0.2 GB.
-_MAX_PIXELS = 1 << 26
+_MAX_PIXELS = 1 << 26  # Limit of pixels that all requests together decode at a time; as RGB they take 0.2 GB.
 _MAX_CROP = 1 << 22  # Number of pixels to which a larger crop is reduced before it is sent.
 _PHI = 0.618034  # Turns of hue from a mask's value to the next; the golden ratio gives neighbors very different colors.
 

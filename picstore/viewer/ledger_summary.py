@@ -74,8 +74,7 @@ def summarize_ledger(dataset: Dataset) -> LedgerSummary:
 def read_input(folder: Path, name: str) -> Picture:
     """Read the file of an input, to be shown by the browser, which may decode part of a picture that picstore rejected.
 
-    No file outside of the folder of inputs is read, because the ledger may come from elsewhere. Raise UsageError if
-    there is no such file.
+    Raise UsageError if ``folder`` has no such file; a ledger from elsewhere may name files outside of the folder.
     """
     media_type, _ = mimetypes.guess_type(name)
     try:

@@ -60,7 +60,6 @@ class Query:
         return value
 
     def json(self, name: str) -> Any:
-        """Return the value of a parameter that is written as JSON; see :func:`parse_json`."""
         return parse_json(name, self.text(name))
 
     def box(self) -> Box:

@@ -29,8 +29,7 @@ _KEPT_FILTERS = 4  # Number of filters whose results are kept; a result takes 4 
 SECONDS = 30.0  # Longest evaluation of a condition; a million records take less than 1 s.
 _POLL = 0.05  # Seconds between two checks of whether the client has disconnected.
 _GRACE = 1.0  # Seconds of repeated interruptions, because DuckDB ignores those before the evaluation begins.
-# Semaphore that lets four conditions be evaluated at a time; an evaluation whose request has ended keeps its permit
-# until its thread ends.
+# At most four conditions are evaluated at a time, counting those whose request has ended but whose thread has not.
 _running = threading.BoundedSemaphore(4)
 
 

@@ -141,8 +141,7 @@ class Page:
     def serve(self) -> int:
         """Answer requests until SIGINT or SIGTERM is received; return the number of the signal.
 
-        Threads may still decode images or evaluate conditions then; :func:`end_by` ends the process without waiting for
-        them.
+        Threads may still be busy then; :func:`end_by` ends the process without waiting for them.
         """
         # On a signal, Python's handler in C writes the signal's number to this socket at once, whatever the main thread
         # does; a handler in Python would run only when the main thread executes Python code again.

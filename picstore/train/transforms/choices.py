@@ -25,8 +25,7 @@ from picstore.train.transforms.padding_and_edges import CONSTANT
 from picstore.train.transforms.transform_lists import Transform, common_fill
 
 _NONE = -1
-# Sizes of the images to which ``_keeps_sizes`` applies a transform, to find out whether it ever changes a size.
-_TRIAL_SIZES = [(97, 61), (53, 89)]
+_TRIAL_SIZES = [(97, 61), (53, 89)]  # sizes on which ``_keeps_sizes`` tests whether a transform changes sizes
 
 
 class Choice(Value, ABC):

@@ -23,8 +23,7 @@ from picstore.train.transforms.batch_random import BatchRandom
 from picstore.train.transforms.cached_property import cached_property
 from picstore.train.transforms.constructed import Value
 
-# Operands (three means, three standard deviations) with which a step NORMALIZE changes nothing.
-_IDENTITY = (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
+_IDENTITY = (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)  # means and standard deviations with which NORMALIZE changes nothing
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,7 @@ from typing import Any
 
 from picstore.errors import UsageError
 
-# A transform's repr shows the values of arrays with at most this number of values; of larger arrays, dtype and shape.
-_LONG = 1000
+_LONG = 1000  # largest number of values of an array that a repr shows; of larger arrays, it shows dtype and shape
 _SHOWN = 300  # number of characters after which an error message cuts off the repr of the transform
 
 

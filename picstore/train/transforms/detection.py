@@ -27,8 +27,7 @@ from picstore.train.transforms.constructed import Value
 from picstore.train.transforms.geometry import Geometry
 
 _OPTIONS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # torchvision's default of sampler_options
-# Number of pairs of a crop and an object's box to compare at once, to limit memory; a pair takes 100 bytes.
-_MAX_PAIRS = 1 << 18
+_MAX_PAIRS = 1 << 18  # pairs of a crop and an object's box to compare at once; a pair takes 100 bytes of memory
 # Maximum number of minimum overlaps that RandomIoUCrop draws for an image; torchvision has no limit. One of the seven
 # defaults leaves the image unchanged and ends the draws, so only 2e-7 of images would need more than 100.
 _ROUNDS = 100

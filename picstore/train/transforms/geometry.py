@@ -206,7 +206,7 @@ class Geometry:
 
     @cached_property
     def window(self) -> I64:
-        """int64 (n, 4): ``reach``; if padding repeats the border, positions that may lie in the padding."""
+        """int64 (n, 4): ``reach``, but not limited to the image if padding repeats the image's border."""
         return np.where((self.border != CONSTANT)[:, None], self._window, self.reach)
 
     @cached_property
@@ -352,7 +352,6 @@ def _on_grid(numbers: F64) -> F64:
 
 
 def _concatenate_objects(geometries: Sequence[Geometry], chosen: I64) -> dict[str, Any]:
-    """Return the arguments ``boxes`` and ``kept`` for ``Geometry.concatenate``; {} if no geometry has boxes."""
     held = [(each.boxes, each.kept, len(each.size)) for each in geometries]
     most = max((boxes.shape[1] for boxes, _, _ in held if boxes is not None), default=None)
     if most is None:

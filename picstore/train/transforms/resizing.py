@@ -29,8 +29,6 @@ _SMALLEST, _LARGEST, _STEP = 1e-6, 100.0, 1e-5  # bounds and precision of Resize
 
 
 class _Resizing(Value):
-    """Base of transforms that resize, by one interpolation or by an interpolation drawn for each image."""
-
     fixes_size: tuple[int, int] | None = None
     varies_size = True
 
@@ -42,7 +40,6 @@ class _Resizing(Value):
         return replace(geometry.resample_by(random.choice(self._interpolation), self._antialias), size=size)
 
     def _scaled(self, geometry: Geometry, factor: F64, random: BatchRandom) -> Geometry:
-        """Multiply both sides of each image by its ``factor``, (n,), rounded down, but not below one pixel."""
         size = np.maximum((geometry.size * factor[:, None]).astype(np.int64), 1)
         return self._resized(geometry, size, random)
 

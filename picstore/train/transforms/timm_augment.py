@@ -26,8 +26,7 @@ from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 # A level, on which arguments of operations depend, is magnitude / 10. The maximum magnitude is also 10, unless the
 # configuration has a section "mmax".
 _DENOMINATOR = 10.0
-# If the section "mstd" is above this number, magnitudes are uniform from 0 to "m" instead of normal around "m".
-_UNIFORM = 100.0
+_UNIFORM = 100.0  # For a section "mstd" above it, magnitudes are uniform from 0 to "m" instead of normal around "m".
 _MAX_STEPS = 100  # maximum of a configuration's sections "n", "w" and "d", numbers of operations and chains
 # By timm's name of a policy: the policy, and the key in LEVELS for "Posterize", which policies understand differently.
 _POLICIES = {
