@@ -126,7 +126,7 @@ def _permute(chunk, first, second):
 
 @device_function
 def _read(image, begin, chunk):
-    """Copy pixels of an image (3, pixels) from ``begin`` on to the chunk, whose rest keeps its values at the end."""
+    """Fill the chunk with an image's pixels from ``begin`` on; beyond the image's end, the chunk keeps old values."""
     for c in range(3):
         row, source = chunk[c], image[c][begin : begin + _CHUNK]
         for i in range(source.size):

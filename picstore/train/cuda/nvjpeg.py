@@ -85,7 +85,7 @@ def with_index(device: torch.device) -> torch.device:
 
 
 def check_decoder(decode: Decode, device: torch.device) -> None:
-    """Raise PicstoreError unless a decoder decodes a sound image; otherwise it would decode no other image either."""
+    """Raise PicstoreError if a decoder fails on a sound image, because it would then decode no other image either."""
     try:
         (image,) = decode([torch.frombuffer(bytearray(SOUND), dtype=torch.uint8)])
         levels = image.float().mean((1, 2)).cpu()

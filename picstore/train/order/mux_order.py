@@ -48,11 +48,9 @@ class MuxSchedule:
 
     @classmethod
     def constant(cls, counts: Sequence[int]) -> MuxSchedule:
-        """Return a schedule with the same ``counts`` for all batches."""
         return cls((0,), (tuple(counts),))
 
     def times(self, factor: int) -> MuxSchedule:
-        """Return this schedule with all counts multiplied by ``factor``."""
         return MuxSchedule(self.steps, tuple(tuple(factor * each for each in counts) for counts in self.counts))
 
     def counts_at(self, batch: int) -> tuple[int, ...]:
@@ -202,7 +200,6 @@ class MuxOrder:
         return int(self.shares(self._number(epoch, batch)).sum())
 
     def state(self, epoch: int, batch: int) -> dict[str, Any]:
-        """Return the state before a batch, which includes the number of samples that each source has given."""
         number = self._number(epoch, batch)
         return {
             "version": VERSION,
@@ -216,7 +213,6 @@ class MuxOrder:
         }
 
     def position(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the epoch and batch that follow a state; raise UsageError if the state does not fit this order."""
         check_state(state, self.state(0, 0), ("datasets", "seed", "lanes"), of="mux")
         batches, _ = self.batches_and_rest(state)
         return divmod(batches, self.epoch_batches) if self.epoch_batches else (0, batches)

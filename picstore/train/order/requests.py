@@ -26,7 +26,6 @@ class PlanChoice(Protocol):
 
         Args:
             plan: index in :attr:`TrainingSource.plans`.
-            epoch: the epoch.
             sizes: int64 (n, 2), width and height of each image.
         """
 
@@ -167,7 +166,7 @@ class Order(Protocol):
         """
 
     def batch_seed(self, epoch: int, batch: int) -> int:
-        """Return the seed of torch's generators for the callables of a batch."""
+        """Return the seed of torch's generators for the user's functions that transform a batch."""
 
     def state(self, epoch: int, batch: int) -> dict[str, Any]:
         """Return the state of a loader before a batch: numbers, strings, and lists of numbers and strings."""

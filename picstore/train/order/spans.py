@@ -86,7 +86,6 @@ class DealtSpans:
             yield cutter.cut(self.steps, self.workers)
 
     def of_worker(self, number: int) -> Iterator[Span]:
-        """Yield the spans of steps that worker ``number`` makes."""
         return islice(self, number, None, self.workers)
 
 

@@ -98,7 +98,6 @@ class Pixels(BatchForm):
     def make_maker(
         self, output: OutputSpec, device: torch.device, *, strict: bool, load: Callable[[torch.device], Decode]
     ) -> BatchMaker | None:
-        """Return a maker that copies the images to a GPU, or None if the device is the CPU."""
         from picstore.train.pipeline.device_decoding import CopyPixels
 
         return CopyPixels(output, device) if device.type == "cuda" else None

@@ -173,7 +173,6 @@ class DecodeTiles:
         return TOGETHER
 
     def takes(self, hosts: Sequence[HostBatch]) -> bool:
-        """Return whether batches, coefficient blocks, output values are at most TOGETHER, MOST_BLOCKS, _MOST_VALUES."""
         from picstore.train.cuda.decode_tiles import MOST_BLOCKS
 
         if len(hosts) > TOGETHER:
@@ -185,7 +184,6 @@ class DecodeTiles:
         return blocks <= MOST_BLOCKS and values <= _MOST_VALUES
 
     def start(self, hosts: Sequence[HostBatch]) -> list[Finish]:
-        """Queue the decoding and augmentation of several batches at once; return a function to finish each batch."""
         from picstore.train.cuda.decode_tiles import decode_tiles
 
         begun = [_BegunTiles(self, host) for host in hosts]

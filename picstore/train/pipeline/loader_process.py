@@ -179,7 +179,7 @@ class LoaderProcess:
         return batch
 
     def take(self) -> None:
-        """Tell the child that a batch was taken, unless it has failed: received batches may be taken even then."""
+        """Tell the child that the consumer has taken a batch; do nothing if the child has failed in the meantime."""
         if not self._failed:
             self._between_messages = False
             with contextlib.suppress(ConnectionError):

@@ -263,7 +263,6 @@ class SpanPipelines:
         self._next: Pipeline | None = None
 
     def start(self) -> None:
-        """Start the first pipeline."""
         if self._current is not None:
             self._current.start()
 
@@ -282,7 +281,6 @@ class SpanPipelines:
         return None
 
     def close(self) -> None:
-        """End the threads of all pipelines."""
         for each in (self._current, self._next):
             if each is not None:
                 each.close()

@@ -268,7 +268,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _end_epochs(self, uses: dict[ContainerKey, ContainerUse]) -> None:
-        """Release lanes' containers of epochs before those in ``uses``; ``drop_last`` may have left records unread."""
+        """Release containers of epochs before those in ``uses``, in which ``drop_last`` may leave records unread."""
         earliest: dict[int, int] = {}
         for source, epoch, *_ in uses:
             earliest[source] = min(epoch, earliest.get(source, epoch))

@@ -118,7 +118,6 @@ class RemoteWorker:
         return pickle.dumps(message), memory
 
     def end(self) -> None:
-        """Stop making the batches of all spans."""
         self._end(set())
 
     def _end(self, kept: set[int]) -> None:
