@@ -1,8 +1,7 @@
 """Table of the public names of picstore by defining module, in the order of docs/reference/python.md.
 
 ``picstore`` and ``picstore.transforms`` import a name when it is first used. For type checkers, ``python
-scripts/stubs.py`` writes the names to ``__init__.pyi`` and ``transforms.pyi``. Modules and names that are not in this
-table are internal.
+scripts/stubs.py`` writes the names to ``__init__.pyi`` and ``transforms.pyi``. All other names are internal.
 """
 
 from __future__ import annotations

@@ -51,8 +51,7 @@ def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
 def _quotas_above(root: str, mounted: Path, group: str) -> Iterator[float]:
     """Yield the CPU quotas, in cores, of ``group`` and of all control groups above it, up to the mounted group.
 
-    In a container, ``group`` may be a path on the host; then only the quota of ``root``, the container's own group, is
-    read.
+    In a container, ``group`` may be a path on the host; then only the quota of ``root`` is read.
 
     Args:
         root: path of the mounted group in the hierarchy of control groups.

@@ -35,8 +35,7 @@ def start_helper(
         main: function to run, as ``module:function``; the function has no parameters.
         arguments: strings that the function finds in ``sys.argv[1:]``.
         descriptors: file descriptors that the process inherits.
-        last_words: descriptor of a file for the traceback of an uncaught exception, or the stacks at a crash; None for
-            stderr.
+        last_words: descriptor of a file for an uncaught exception's traceback, or a crash's stacks; None for stderr.
         without: modules that the process cannot import until it calls :func:`allow_imports`.
         environment: environment variables to add to those of this process.
         options: options of ``subprocess.Popen``.

@@ -51,8 +51,7 @@ class DataModule(LightningDataModule):
         self._to_load: Mapping[str, Any] | None = None
         for stage, make in (("train", train), ("val", val), ("test", test), ("predict", predict)):
             if make is not None:
-                # Define ``train_dataloader`` and so on only for given stages, because Lightning warns of dataloaders
-                # that the model does not use.
+                # Define ``train_dataloader`` … only for given stages, because Lightning warns of unused dataloaders.
                 setattr(self, f"{stage}_dataloader", partial(self._make_loader, stage, make))
 
     def _make_loader(self, stage: str, make: MakeLoader) -> Loader | DataMux:

@@ -75,8 +75,7 @@ class ConvertResult(Result):
         stages: duration of each stage in seconds.
         outcome: number of inputs by status, total ``source_bytes`` of the inputs and ``jpeg_bytes`` of their JPEGs.
         status: number of inputs by status.
-        formats, reasons: number of inputs by file format, and by status and reason; the most frequent first in each
-            list.
+        formats, reasons: number of inputs by format, and by status and reason; the most frequent first.
         remarks: remarks on the source, such as files that were left out.
     """
 
@@ -259,8 +258,7 @@ class InfoResult(Result):
             an index, origin, and number of inputs by status.
         shuffle, shuffle_history: entry of the manifest on the last shuffle, and entries on all shuffles.
         order: statistics of the order in which records are stored; None for fewer than two records.
-        sampled_containers: number of containers that were read for ``order`` and for the histograms of sizes: all, or
-            1,000.
+        sampled_containers: number of containers that were read for ``order`` and the histograms: all or 1,000.
         counts_kept: True if the dataset stores the counts by class, False if this call counted the records.
         histograms: histograms of ``label``, ``width``, ``height`` and ``bytes``.
         croissant: file of Croissant metadata that was written; None if none was asked for.
@@ -335,8 +333,7 @@ class Distribution:
 
     Attributes:
         name: "width", "height", "bytes", "bits per pixel", "chroma sampling" or "quality".
-        edges: edges of the bins; each bin includes its lower edge, the last bin also its upper edge. Empty if values
-            are counted.
+        edges: edges of the bins; a bin includes its lower edge, the last bin also its upper. Empty if there are values.
         values: counted values; empty if there are bins.
         counts, other_counts: number of images of each dataset, by bin or value.
         median, other_median: median of each dataset; None if values are counted or the dataset has no images.

@@ -15,8 +15,7 @@ from picstore.kernels.jit import array_at, device_function, inlined, kernel, loa
 # Columns of the row, int64, that describes a scan. Addresses: DATA of the unstuffed data, followed by PADDING zeros;
 # SEGMENTS of the next segment's offset in the data; BLOCKS of an MCU's blocks, int64 (blocks, 4): component, DC table,
 # AC table, whether the DC is edited; SINGLE to SYMBOLS of the arrays of ``transcode_lookup.make_lookups``; STARTS of
-# the next note to write (see POSITION_SHIFT). Numbers of blocks: PER_MCU in an MCU, PER_SEGMENT in a segment, LEFT not
-# yet read.
+# the next note to write (see POSITION_SHIFT). Numbers of blocks: PER_MCU, PER_SEGMENT, and LEFT to read.
 DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_SEGMENT, LEFT = range(11)
 # Further columns of a scan's row, which the kernel fills. DAMAGE: negative code of damage, or 0. UNTIL: number of
 # blocks of the segment not yet read. LIMIT: offset in the data, in bits, of the segment's end. PLANS: first column of
@@ -24,8 +23,7 @@ DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_S
 DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
 # Fields of a plan, six columns of a scan's row that describe how to read one block of an MCU and begin the next block.
 # AC, NEXT_DC, NEXT_PLAN: addresses of the block's AC table, the next block's DC table and the next block's plan.
-# AC_NUMBER, NEXT_DC_NUMBER: indices of the two tables. SCAN: address of the row. Without plans, an image took 20 µs
-# longer.
+# AC_NUMBER, NEXT_DC_NUMBER: indices of the two tables. SCAN: address of the row. Plans save 20 µs per image.
 AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
 # Number of columns of a plan, and number of plans in a row: an MCU of training JPEGs has at most 6 blocks.
 _PLAN_COLUMNS, _MAX_BLOCKS = 6, 6
@@ -54,8 +52,7 @@ def describe_scan(row, flat, segments, blocks, tables, starts, mcus):
 
     Args:
         row: row of the scan, int64 (SCAN_COLUMNS,).
-        flat, segments, blocks, tables, starts: arrays whose addresses the row takes; the caller must keep the arrays
-            alive.
+        flat, segments, blocks, tables, starts: arrays whose addresses the row takes; callers keep the arrays alive.
         mcus: number of MCUs in a segment, and number of MCUs in the scan.
     """
     single, several, ranges, symbols = tables
@@ -97,8 +94,7 @@ def _look_up(lane):
     """Skip the AC codes and values for which one lookup-table entry stands; return the lane (the state of reading)."""
     accumulator, valid, byte, k, plan = lane
     entry = _i64(load_u16(_u64(_load(plan, AC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
-    # Refill after the lookup and not before it, so that the lookup need not wait; at this point at least 25 bits are
-    # valid, and the lookup takes only 11.
+    # Refill after the lookup, so that it need not wait; at least 25 bits are valid, and the lookup takes only 11.
     accumulator, valid, byte = refill(_u64(0), accumulator, valid, byte)
     k += entry >> SKIP_SHIFT
     if k < 64:

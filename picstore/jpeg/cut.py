@@ -26,8 +26,7 @@ Buffer: TypeAlias = "bytes | memoryview"
 # prefetching. With 1, 2 or 4 rows, streams that no cache holds are cut 1.4 times as fast as without.
 PREFETCH_ROWS = 2
 _LINE = 64  # bytes of a cache line, which one prefetch loads
-# Minimum width in pixels of a cut: a narrower cut could have rows of 2 chroma samples, which libjpeg repeats instead of
-# interpolating them.
+# Minimum width of a cut in pixels, because libjpeg repeats rows of only 2 chroma samples and does not interpolate.
 MIN_CUT_WIDTH = 5
 
 _u8 = np.uint8
@@ -95,8 +94,7 @@ def cut_batch(tiled: TiledJpegs, boxes: I64, *, out: U8 | None = None) -> CutJpe
     Args:
         tiled: n JPEGs.
         boxes: int64 (n, 4): left, top, right, bottom in pixels, not empty, within the image.
-        out: contiguous uint8 buffer for the cuts, with at least as many bytes as all ``tiled`` JPEGs together; by
-            default, a new buffer.
+        out: contiguous uint8 buffer for the cuts, with at least as many bytes as all JPEGs together; new by default.
 
     Raises:
         UsageError: the numbers of boxes and of JPEGs differ, a box is empty or not within its image, or ``out`` is
@@ -127,8 +125,7 @@ def cut(jpeg: Buffer, box: tuple[int, int, int, int]) -> tuple[bytes, tuple[int,
     """Cut a box out of a JPEG with restart markers.
 
     Args:
-        jpeg: a stream whose restart interval divides the number of MCUs in a row, as that of ``add_restart_markers``;
-            any other stream is returned whole.
+        jpeg: a stream whose restart interval divides the number of MCUs in a row; others are returned whole.
         box: left, top, width, height in pixels.
 
     Returns:
@@ -159,8 +156,7 @@ def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):
     Args:
         addresses, sizes, tilings: arrays of ``TiledJpegs``.
         boxes: int64 (n, 4), as in ``cut_batch``.
-        out: uint8, with at least as many bytes as all source JPEGs together, because a JPEG that cannot be cut is
-            copied whole.
+        out: uint8, at least as long as all source JPEGs together, because JPEGs without tiles are copied whole.
         offsets: int64 (n + 1,), takes the offset in ``out`` of each cut, and the end of the last cut.
         rects: int64 (n, 4), takes left, top, width and height of the cuts.
     """

@@ -16,8 +16,7 @@ from picstore.jpeg.decoder.decode_baseline import NotTrainingJpeg, decode, frame
 from picstore.jpeg.markers import parse_header
 from picstore.jpeg.tiles import MAX_PIXELS_A_BYTE
 
-# Largest number of scans of a JPEG to decode; progressive JPEGs have about ten. All bytes FF DA count as scans, even
-# those in a comment.
+# Largest number of scans (bytes FF DA, even in a comment) of a JPEG to decode; progressive JPEGs have about ten.
 _MAX_SCANS = 100
 
 
@@ -29,8 +28,7 @@ def decode_rgb(
     Args:
         jpeg: one whole stream.
         width, height: size in pixels, from a container's index or the JPEG's headers.
-        factor: divisor of the sides, 1, 2, 4 or 8, at most the shorter side; above 1, the inverse DCT computes fewer
-            samples.
+        factor: divisor of the sides, 1, 2, 4 or 8, at most the shorter side.
         buffer: contiguous one-dimensional uint8 array to decode into, with at least as many bytes as the result; by
             default, a new array.
 

@@ -33,8 +33,7 @@ class CodingParameters:
     """Contents of a JPEG's headers except size and sampling.
 
     Attributes:
-        quantization: bodies of the quantization tables by destination; the upper half of their first byte is the
-            precision.
+        quantization: quantization tables by destination, each with its first byte (precision, destination).
         huffman: Huffman tables; of several definitions, the last counts.
         selectors: components of the first scan, with their Huffman tables.
         spectral: the last three bytes of the scan header: 0, 63, 0 in a sequential scan.

@@ -19,8 +19,7 @@ TEM, SOI, EOI, SOS, DRI = 0x01, 0xD8, 0xD9, 0xDA, 0xDD
 SOF0, DHT, DQT = 0xC0, 0xC4, 0xDB
 APP0, APP1, APP14 = 0xE0, 0xE1, 0xEE
 RST0, RST7 = 0xD0, 0xD7
-# For each marker SOFn, which begins a frame, its number n (T.81, table B.1). DHT (C4), JPG (C8) and DAC (CC) lie in the
-# same range, but do not begin frames.
+# For each marker SOFn, which begins a frame, its n (T.81, table B.1). DHT (C4), JPG (C8) and DAC (CC) begin none.
 FRAMES = {marker: marker - 0xC0 for marker in range(0xC0, 0xD0) if marker not in (0xC4, 0xC8, 0xCC)}
 _PROCESSES = {0: "baseline", 1: "extended", 2: "progressive", 3: "lossless"}
 _PROCESSES |= {9: "arithmetic-coded", 10: "arithmetic-coded progressive", 11: "arithmetic-coded lossless"}

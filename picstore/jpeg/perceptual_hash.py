@@ -27,8 +27,7 @@ from picstore.jpeg.decoder.decode_baseline import REASONS, decode
 from picstore.kernels.jit import device_function, kernel
 
 _FREQUENCIES = 8  # number of lowest frequencies of the cosine transform, across and down, that are hashed
-# Smallest side in pixels (16 blocks) of images that are hashed by their blocks' DC coefficients, which are too coarse
-# for smaller images.
+# Smallest side in pixels (16 blocks) of images to hash by DC coefficients, which are too coarse for smaller images.
 _MIN_SIDE = 128
 _u64 = np.uint64
 _LUMA = np.array([0.299, 0.587, 0.114])  # weights of red, green and blue (T.871, 7)
@@ -76,8 +75,7 @@ def read_luma_dc(jpeg: bytes | memoryview) -> tuple[Array, int, int]:
     For a photograph of 107 KB this takes 0.43 ms, because AC coefficients are skipped; decoding takes 0.79 ms.
 
     Returns:
-        int32 (rows, columns), for each block 8 * (mean - 128) in quantization steps; the image's width and height in
-        pixels.
+        int32 (rows, columns), for each block 8 * (mean - 128) in quantization steps; width and height in pixels.
 
     Raises:
         ImageError: the stream is damaged or not a training JPEG.

@@ -33,8 +33,7 @@ def scale_tables(quality: int) -> list[list[int]]:
 def estimate_quality(jpeg: bytes | memoryview) -> int:
     """Return the quality, 1 to 100, whose luma table in libjpeg is nearest to the JPEG's; exact for JPEGs by libjpeg.
 
-    The nearest table has the smallest mean |log(ratio of quantization steps)|. Raise ImageError if the headers or the
-    table break T.81.
+    The nearest table has the smallest mean |log(ratio of steps)|. Raise ImageError if headers or table break T.81.
     """
     segments = list(iterate_marker_segments(jpeg))
     tables = read_coding_parameters(segments).quantization

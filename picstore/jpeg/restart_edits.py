@@ -5,8 +5,7 @@ the previous MCU; in that of each old segment, they refer to it again. All bits 
 ``bit_writer.write_scan`` copies them in runs. Coefficients are never computed.
 
 An entry point is a bit within a restart segment at which an MCU begins, and from which Huffman codes can be read, so
-that several readers share a segment. DC coefficients are coded as differences (F.1.1.5.1), which are summed once all
-parts of a segment are read.
+that several readers share a segment. DC differences (F.1.1.5.1) are summed once all parts are read.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ def entry_interval(interval: int, mcu_width: int) -> int:
 def rows_to_cut(boxes: I64, tilings: I64) -> I64:
     """Return the rows of tiles that a cut of each box copies: int64 (n, 2), the first row and the last + 1.
 
-    ``boxes`` and ``tilings`` are those of :func:`picstore.jpeg.cut.cut_batch`. If MCUs have height 0, a
-    row of pixels counts as a row of tiles.
+    ``boxes`` and ``tilings`` are those of :func:`picstore.jpeg.cut.cut_batch`. If MCUs have height 0, a row of pixels
+    counts as a row of tiles.
     """
     height, mcu_height = tilings[:, HEIGHT], np.maximum(tilings[:, MCU_HEIGHT], 1)
     first = np.maximum(boxes[:, 1] - CUT_MARGIN, 0) // mcu_height

@@ -10,8 +10,7 @@ from picstore.arrays import U16, U32
 from picstore.jpeg.huffman import MAX_CODE_BITS, HuffmanTable, pack_tables
 from picstore.kernels.jit import device_function, kernel
 
-# Number of the stream's next bits that index a lookup table. Codes of more bits, which are rare (0.3 % of AC symbols
-# with T.81's own tables), are searched.
+# Number of the stream's next bits that index a lookup table. Longer codes, 0.3 % with T.81's AC tables, are searched.
 LOOKUP_BITS = 11
 # Fields of an entry of ``several``, the lookup table of AC codes. In the lowest 6 bits: number of bits that codes and
 # values take. From bit SKIP_SHIFT on: number of coefficients, plus 128 (END_OF_BLOCK) if the block ends.
@@ -103,9 +102,8 @@ def _fill_several(counts, symbols, width, windows):
             windows[index : index + span] = entry
             if rest > 0 and not ends:
                 for first in range(index, index + span, 1 << rest):
-                    # Add the entry for the bits after this code and value, so that one entry stands for all. No field
-                    # overflows: a window's codes and values have at most 27 bits, and at most 12 symbols skip 16
-                    # coefficients each.
+                    # Add the entry for the bits after this code and value. No field overflows: a window's codes and
+                    # values have at most 27 bits, and at most 12 symbols skip 16 coefficients each.
                     for j in range(1 << rest):
                         windows[first + j] += windows[(1 << rest) + j]
             index += span

@@ -125,9 +125,8 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
         length: number of pixels of the output.
 
     Returns:
-        Four arrays. For each output pixel: the first source pixel; the number of source pixels; their weights; and
-        ``ONE`` minus the sum of the weights, which is the weight of the fill, and ``ONE`` if the center is outside of
-        the clip.
+        Four arrays. For each output pixel: the first source pixel; the number of source pixels; their weights; and the
+        weight of the fill: ``ONE`` minus the sum of the weights, or ``ONE`` if the center is outside of the clip.
     """
     scale = math.floor(size / length * GRID + 0.5) / GRID
     support = _support(size, length, interpolation, antialias)

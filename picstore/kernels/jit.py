@@ -230,8 +230,7 @@ def _emit_memcpy(builder: Any, target: Any, source: Any, count: Any) -> None:
     builder.call(copy, [to, start, count, ir.IntType(1)(0)])
 
 
-# Copies bytes as C's memcpy does, given the target's address, the source's address and the number of bytes. Callers
-# check bounds.
+# Copies bytes as C's memcpy does, given addresses of target and source, and number of bytes. Callers check bounds.
 memcpy = intrinsic_function(types.void(types.uintp, types.uintp, types.intp), _emit_memcpy)
 
 
@@ -270,8 +269,7 @@ def c_function(name: str, result: Any, *arguments: Any) -> Any:
 
 
 # Functions of C. ``open`` takes the address of a path, and flags; ``pread`` takes a file descriptor, an address, a size
-# and an offset. Negative results are errors. ``fstat`` is not used, because glibc exports that symbol only since 2.33
-# (2021).
+# and an offset. Negative results are errors. ``fstat`` is not used, because glibc exports it only since 2.33.
 open_file = c_function("open", types.int32, types.uintp, types.int32)
 read_at = c_function("pread", types.intp, types.int32, types.uintp, types.uintp, types.int64)
 close_file = c_function("close", types.int32, types.int32)
@@ -284,6 +282,5 @@ def _emit_extend(builder: Any, function: Any, before: Any, data: Any, size: Any)
 
 
 _extend_type = types.uint32(types.uint64, types.uint32, types.uint64, types.uint64)
-# Calls the checksum function at an address (first argument) with the checksum of previous bytes, and address and number
-# of the bytes to add.
+# Calls the checksum function at an address, with the previous bytes' checksum, and address and number of new bytes.
 extend_checksum: Any = intrinsic_function(_extend_type, _emit_extend)

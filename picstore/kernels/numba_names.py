@@ -57,8 +57,7 @@ _COSTS = {
     LINKING: "kernels take longer to compile",
     CALLS: "kernels take longer to compile",
 }
-# Undocumented options of ``numba.njit``: two omit the wrappers by which Python calls a function, which saves time to
-# compile; the third tells LLVM to inline.
+# Undocumented options of ``numba.njit``: two omit the wrappers for calls from Python; the third tells LLVM to inline.
 OPTIONS = "no_cpython_wrapper", "no_cfunc_wrapper", "forceinline"
 
 

@@ -1,7 +1,6 @@
 """Resampling of a decoded image in one numba kernel: crop, resize, flips and padding.
 
-``filters.py`` has the filters. ``convert`` resizes with Lanczos, the sharpest filter, which takes three times as many
-pixels as bilinear interpolation.
+``filters.py`` has the filters. ``convert`` resizes with Lanczos, the sharpest, which takes 3 times bilinear's pixels.
 
 All arithmetic on pixels is in integers, with 14-bit weights, so no result depends on the machine's vector unit.
 ``resample_passes.py`` has the vertical pass, which comes first, and the horizontal pass.
@@ -101,8 +100,7 @@ def resample(
 def _source_range(first, count):
     """Return the first source pixel that has a weight, the last + 1, and the largest ``count``.
 
-    ``first`` and ``count`` are results of ``axis_weights``; ``first`` is changed in place, to count from the range's
-    first pixel.
+    ``first`` and ``count`` are results of ``axis_weights``; ``first`` then counts from the range's first pixel.
     """
     low = 0
     high = 0

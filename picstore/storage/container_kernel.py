@@ -31,7 +31,7 @@ from picstore.storage.format.read_container import declared_size
 from picstore.storage.format.record import MAX_EXTRA
 from picstore.storage.location.resolve import Allocate, file_name
 
-# Flags to open files with, as in ``regular_file.open_regular``. With O_NONBLOCK, a pipe does not wait for a writer.
+# Flags to open files with, as in ``regular_file.open_regular``. With O_NONBLOCK, opening a pipe never waits.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _load_u16 = load_function(16)
 

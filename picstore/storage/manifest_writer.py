@@ -227,8 +227,8 @@ def check_copy(root: Location, manifest: Manifest) -> None:
 def restore_manifest(root: WritableLocation) -> str | None:
     """Replace a damaged or missing manifest by its copy, or a missing, damaged or differing copy by the manifest.
 
-    A damaged manifest is kept as ``picstore.json.damaged``. Return the name of the written file, MANIFEST or COPY, or
-    None.
+    A damaged manifest is kept as ``picstore.json.damaged``. Return the name of the written file, MANIFEST or COPY;
+    None if both are sound.
 
     Raises:
         Unfinished: a conversion or shuffle into this folder has not ended; a copy alone never makes a dataset.

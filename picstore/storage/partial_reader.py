@@ -336,7 +336,7 @@ class TableReader:
     def _keep(self, number: int, tables: Container) -> None:
         """Keep a container without its payload in memory, unless all kept containers would then exceed _KEPT_BYTES.
 
-        No lock guards this, because a fork might leave it locked forever; two threads may count too few bytes.
+        A fork might leave a lock locked forever, so none guards this; two threads may count too few bytes, harmlessly.
         """
         if self._kept_bytes + len(tables.buffer) <= _KEPT_BYTES:
             # The copy shares the dictionary ``tile_rows``, and so keeps also the row ends that are computed later.

@@ -82,8 +82,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
         addresses, sizes, tiling: the stream's row of each array of ``jpeg.cut.TiledJpegs``.
         box: int64 (4,): left, top, right, bottom in pixels, not empty, within the image.
         factor, workspace: arguments of ``decode_baseline.open_stream``.
-        rect: int64 (4,), takes left, top, width and height of the decoded pixels, which contain the box. Rows above
-            the box are not written.
+        rect: int64 (4,), takes left, top, width and height of the decoded pixels. Rows above the box are not written.
 
     Returns:
         Result of ``decode_baseline.open_stream``, or NO_GRID, or OUTSIDE.

@@ -1,9 +1,8 @@
 """Coefficients of blocks read from Huffman codes by kernels (ITU-T T.81, annex F.2), and the codes' lookup tables.
 
 Most time goes to a chain of dependent steps: take the next bits, look up their entry in a table, skip the entry's bits.
-So an entry stands for up to two coefficients, and all other work happens beside the chain: the accumulator is refilled
-while the entry is loaded, and values are computed without branches. Computing values takes time as well, so an entry of
-two coefficients holds the first value.
+So an entry stands for up to two coefficients and holds the first one's value, and all other work happens beside the
+chain: the accumulator is refilled while the entry is loaded, and values are computed without branches.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from picstore.jpeg.huffman import MAX_CODE_BITS
 from picstore.kernels.jit import device_function, inlined, load_u16
 from picstore.kernels.simd import load_byte, load_native_u64, load_u8, store_i16, store_i32, store_native_u64
 
-# Number of the stream's next bits that index a lookup table. Longer codes are searched in ``by_length``, see
-# ``fill_table``.
+# Number of the stream's next bits that index a lookup table; longer codes are searched (``by_length``).
 LOOKUP_BITS = 10
 _u64, _i16 = np.uint64, np.int16
 _LOOKUP_SHIFT = np.uint64(64 - LOOKUP_BITS)
@@ -120,8 +118,7 @@ def fill_pairs(single, pairs):
         entry = _entry_of_one(length, symbol)
         size = symbol & 15
         rest = LOOKUP_BITS - length - size  # number of the window's bits after the code and its value
-        # Add no second code if no bits are left, or if the symbol ends the block, as all symbols without a value except
-        # 0xF0 (16 zeros) do.
+        # Add no second code if no bits are left or the block has ended: symbols without a value end it, except 0xF0.
         if rest <= 0 or (size == 0 and symbol != 0xF0):
             for k in range(1 << (LOOKUP_BITS - length)):
                 store_native_u64(pairs + _u64(8 * (window + k)), entry)
@@ -163,8 +160,7 @@ def _search_code(accumulator, by_length):
 def read_dc(address, tables, accumulator, valid, byte):
     """Read a DC difference by ``tables``, the addresses of a Huffman table's ``single`` and ``by_length``.
 
-    Return the new accumulator, the number of its valid bits, the offset of the next byte, the difference, and whether
-    the code is valid.
+    Return ``accumulator``, ``valid`` and ``byte`` after it, the difference, and whether the code is valid.
     """
     single, by_length = tables
     entry = np.int64(load_u16(single + (accumulator >> _LOOKUP_SHIFT << _u64(1))))

@@ -206,9 +206,8 @@ def decode_rows(state, rows):
     """Continue decoding an opened stream until ``rows`` rows of pixels are written, or all rows of the image.
 
     Args:
-        state: address of the workspace's first array, in which the caller has set ``scan.OUT``, the address of a buffer
-            of rows of pixels, and ``scan.RING``, the number of its rows: after its last row, its first row is
-            overwritten.
+        state: address of the workspace's first array, in which the caller has set ``scan.OUT``, the address of a ring
+            buffer of rows of pixels, and ``scan.RING``, the number of its rows.
         rows: number of rows that this call and previous calls write in all. Up to ``scan.MOST_SURPLUS_ROWS`` more rows
             are written.
 

@@ -20,8 +20,7 @@ from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT
 from picstore.kernels.jit import array_at, copy_bytes, device_function, inlined, kernel
 from picstore.kernels.simd import load_byte
 
-# Spare bytes to reserve for a stream: up to 7, because streams begin at multiples of 8, and 8 that the GPU reads beyond
-# the stream's end.
+# Spare bytes for a stream: up to 7, because streams begin at multiples of 8, and 8 that the GPU reads beyond its end.
 _ROOM = 16
 # Error code for entry points that do not lie within their segments.
 WRONG_ENTRY_POINTS = -31
@@ -37,10 +36,8 @@ def measure_tiles(streams, starts, firsts):
 
     Args:
         streams: argument of ``describe_tiles``.
-        starts: int64 (images + 1,), takes the offset in bytes of each image, a multiple of 8, and the number of all
-            bytes.
-        firsts: int64 (images + 1,), takes the index of each image's first row, and the number of all rows; a row
-            describes a part of a segment.
+        starts: int64 (images + 1,), takes the offset of each image, a multiple of 8, and the number of bytes.
+        firsts: int64 (images + 1,), takes the index of each image's first row, and the number of rows, one per part.
     """
     addresses, sizes, tilings, boxes, factors, points = streams
     rect, tiles = np.empty(4, np.int64), np.empty(4, np.int64)

@@ -123,8 +123,7 @@ def inverse_dct(memory: VectorMemory, block: Any, quantization: Any, out: Any, s
 def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int) -> list[_Wide]:
     """Compute 1-D inverse DCTs to 4 samples.
 
-    ``products`` takes the indices of two coefficients, such as ``"26"`` for 2 and 6, and a factor for each; it returns
-    the sum of the two products.
+    ``products`` sums the products of two coefficients, such as 2 and 6, given as ``"26"``, with a factor for each.
     """
     # The second factor is multiplied by the constant 16; this product is half a unit of the result, which rounds it.
     first = products("0", (1 << (FRACTION + 1), (1 << (shift - 1)) // 16))

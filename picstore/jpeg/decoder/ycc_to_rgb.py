@@ -13,8 +13,7 @@ import numpy as np
 from picstore.kernels.jit import device_function, store_u8
 from picstore.kernels.simd import Vector, VectorMemory, load_u8, vector_function
 
-# Number of samples to process at a time. Up to STEP - 1 samples beyond a row's end are read and written too, so callers
-# must leave room for these.
+# Samples to process at a time. Up to STEP - 1 samples beyond a row's end are read and written, so callers leave room.
 STEP = 16
 _u64 = np.uint64
 

@@ -1,7 +1,6 @@
 """Encoder of training JPEGs: the scan of libjpeg-turbo, bit for bit, with optimal Huffman tables.
 
-libjpeg-turbo needs a second pass over all coefficients, without SIMD, to optimize tables; docs/archive/measurements.md
-has the figures.
+libjpeg-turbo optimizes tables by a second pass over all coefficients, without SIMD (docs/archive/measurements.md).
 """
 
 from __future__ import annotations
@@ -69,11 +68,9 @@ def encode_strips(
     Symbols take 1.4 bytes per pixel for photographs at quality 90, and at most 6 for 4:2:0, 8 for 4:2:2, 12 for 4:4:4.
 
     Args:
-        strips: pixels as ``encode`` takes them, from top to bottom. The height of each strip except the last is a
-            multiple of 16.
+        strips: pixels as ``encode`` takes them, from top to bottom, each but the last of a multiple of 16 rows.
         size: width and height of the image.
-        quality, subsampling, interval: as for ``encode``. With several strips the interval must divide the MCUs of a
-            row, as the default does.
+        quality, subsampling, interval: as for ``encode``. With several, ``interval`` must divide the MCUs of a row.
 
     Raises:
         UsageError: the strips do not form an image of this size, or an argument is out of range.

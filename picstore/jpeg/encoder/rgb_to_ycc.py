@@ -9,11 +9,9 @@ import numpy as np
 from picstore.kernels.jit import device_function, memcpy, store_u8
 from picstore.kernels.simd import Vector, VectorMemory, load_u8, vector_function
 
-# Number of pixels or samples to process at a time. Up to STEP - 1 samples beyond a row's end are written too, so
-# callers must leave room for these.
+# Pixels or samples to process at a time. Up to STEP - 1 samples beyond a row's end are written, so callers leave room.
 STEP = 16
-# Number to add to Cb and Cr, in units of 2**-16: their center 128, and just less than 1/2, so that halves are rounded
-# down.
+# Number to add to Cb and Cr, in units of 2**-16: their center 128, and almost 1/2, which rounds halves down.
 _CENTER = (128 << 16) + (1 << 15) - 1
 _u64 = np.uint64
 

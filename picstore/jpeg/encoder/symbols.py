@@ -156,8 +156,7 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
                     nonzero = forward_dct(planes + _u64(at), _u64(stride), factors, coefficients)
                     dc = np.int64(block[0])
                 else:
-                    # A block outside of the image gets no AC coefficients, and the previous block's DC, because this
-                    # takes the fewest bits.
+                    # A block outside of the image gets the previous DC and no AC, which takes the fewest bits.
                     dc = previous[c]
                 target = _add_block(target, counters, kind, dc - previous[c], block, nonzero)
                 previous[c] = dc
@@ -198,8 +197,7 @@ def write_symbols(symbols, ends, codes, before, out, starts):
         codes: uint32 (4, 256), codes of ``choose_codes``.
         before: number of the scan's segments that previous calls have written.
         out: uint8, takes the segments; the caller makes it long enough.
-        starts: int64 (segments + 1,), takes the offset of each segment in ``out``, and the end + 2, where a further
-            segment would begin.
+        starts: int64 (segments + 1,), takes the offset in ``out`` of each segment, and of a further one (the end + 2).
 
     Returns:
         Number of bytes written.

@@ -104,7 +104,7 @@ class Container:
     def set_addresses(self, buffer: int, segment_table: int, index: int) -> None:
         """Set the addresses in memory of ``buffer``, ``segment_table`` and ``index``, if the caller knows them.
 
-        NumPy would take 10 µs with cold caches to find them. If ``index`` is replaced, its address is ignored.
+        NumPy would take 10 µs with cold caches to find the addresses. If ``index`` is replaced, its address is ignored.
         """
         self._addresses, self._index_at = (buffer, segment_table), (self.index, index)
 
@@ -131,7 +131,7 @@ class Container:
     def extras(self) -> bytes | None:
         """Extras of all records, joined, decompressed on first use; None if the extras are damaged.
 
-        A few KB of a hostile container decompress to 256 MiB, so readers without need of extras must not use this.
+        A few KB of a hostile container decompress to 256 MiB, so readers that need no extras must not use this.
         """
         # Use a local variable, because another thread may set ``self._extras`` to None at any moment.
         extras, frame = self._extras, self.extras_frame

@@ -34,7 +34,7 @@ from picstore.storage.location.s3_listing import Page, is_odd, list_s3
 
 # Size in bytes of a part of a multipart upload. S3 allows 10,000 parts, so an object can have 78 GiB.
 PART_SIZE = 8 << 20
-# Number of parts of an object to send concurrently; `convert`'s workers each write 16 objects, 16 × 2 × 8 MiB of parts.
+# Number of parts of an object to send concurrently; a worker of `convert` writes 16 objects, so 16 × 2 × 8 MiB.
 _CONCURRENT_PARTS = 2
 # Largest size in bytes of an object that is written conditionally, such as a manifest or a job.
 _MAX_CONDITIONAL = 1 << 30
