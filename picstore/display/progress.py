@@ -198,10 +198,7 @@ class Meter:
 
 
 class Callback(Silence):
-    """Display that calls a function with a :class:`ProgressReport` when a stage changes, and repeatedly during a stage.
-
-    An exception that the function raises ends the verb.
-    """
+    """Display that repeatedly calls a function with a :class:`ProgressReport`; its exceptions end the verb."""
 
     def __init__(self, verb: str, function: Callable[[ProgressReport], object]) -> None:
         super().__init__()  # Show no remarks, because a Python caller finds them in the verb's result.

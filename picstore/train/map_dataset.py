@@ -146,7 +146,7 @@ class MapDataset(data.Dataset[Item]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Item]:
-        """Read and transform several records in one call, as a DataLoader does for a batch."""
+        """Read and transform several records in one call, which a DataLoader makes for each batch."""
         if not len(indices):
             return []
         batch = self._make_batch(self._checked(indices))

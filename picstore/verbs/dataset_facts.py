@@ -62,10 +62,7 @@ def describe(dataset: Dataset, display: Display) -> InfoResult:
 
 
 def _histograms(counts: RecordCounts, indexes: Sequence[Table], dataset: Dataset) -> dict[str, Any]:
-    """Build histograms: of classes from ``counts`` of all records, of width, height and bytes from ``indexes``.
-
-    Each histogram states how many ``records`` it counts, and in how many ``containers`` they are stored.
-    """
+    """Build histograms: of classes from ``counts`` of all records, of width, height and bytes from ``indexes``."""
     columns = {name: np.concatenate([index[name] for index in indexes]) for name in ("width", "height")}
     columns["bytes"] = np.concatenate([index["length"] for index in indexes])
     found = {

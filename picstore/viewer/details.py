@@ -86,10 +86,7 @@ def answer_image(session: Session, query: Query) -> dict[str, Any]:
 
 
 def tiles_of(record: Record) -> dict[str, Any] | None:
-    """Return the grid of a JPEG's restart tiles in pixels, and the bytes of each tile, row by row.
-
-    Return None if the JPEG has no restart markers, or its tiles do not form a grid.
-    """
+    """Return the grid of a JPEG's restart tiles in pixels, and each tile's bytes, row by row; None without a grid."""
     info = record.info
     mcu_width, mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)]
     if not info.restart_interval or not mcu_width or not len(info.segments):

@@ -90,8 +90,7 @@ def _load_kernels() -> None:
 def thumbnail(record: Record, name: str, size: int) -> Picture:
     """Return a reduced picture of an image, with at least ``size`` pixels on the longer side if the image has them.
 
-    A large JPEG is decoded at 1/8, 1/4 or 1/2 of its size. Raise ImageError if the image does not decode or is too
-    large.
+    A large JPEG is decoded at 1/8, 1/4 or 1/2 size. Raise ImageError if the image does not decode or is too large.
 
     Args:
         name: name of the image's file, if the image is not an upright JPEG.
@@ -154,10 +153,7 @@ def _checked_box(record: Record, box: Box) -> Box:
 
 
 def attachment(record: Record, name: str) -> Picture:
-    """Return an attachment as an image file: a JPEG unchanged, or a mask as a PNG with a color for each value except 0.
-
-    Raise ImageError if the attachment is not an image.
-    """
+    """Return an attachment's JPEG, or a PNG with a color for each mask value; raise ImageError for other contents."""
     blob = bytes(export_map(record.attachments[name], record.width, record.height))
     if blob.startswith(b"\xff\xd8"):
         return Picture(JPEG, blob)
