@@ -198,7 +198,7 @@ class Meter:
 
 
 class Callback(Silence):
-    """Display that repeatedly calls a function with a :class:`ProgressReport`; its exceptions end the verb."""
+    """Display that calls a function with :class:`ProgressReport` objects; the function's exceptions end the verb."""
 
     def __init__(self, verb: str, function: Callable[[ProgressReport], object]) -> None:
         super().__init__()  # Show no remarks, because a Python caller finds them in the verb's result.

@@ -146,7 +146,6 @@ def describe_value(value: Any) -> Any:
 
 
 def _check_column(dataset: Dataset, column: str) -> WritableLocation:
-    """Return a dataset's location; raise UsageError if the dataset cannot get a column of this name."""
     if not isinstance(dataset.path, Location):
         raise UsageError(f"{dataset.path} are joined datasets, which cannot get a column; give map each dataset alone")
     if not dataset.is_saved:
@@ -227,7 +226,6 @@ def _check_failures(failures: Sequence[Failure], limit: float, root: Location, f
 
 
 def _write_ledger(root: WritableLocation, column: str, failures: Sequence[Failure]) -> str | None:
-    """Write a line for each failure, or remove an earlier run's ledger; return the ledger's location."""
     path = root / f"map-{column}.jsonl"
     if not failures:
         path.remove()

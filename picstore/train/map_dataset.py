@@ -203,7 +203,6 @@ class MapDataset(data.Dataset[Item]):
             )
 
     def _make_batch(self, numbers: I64) -> Batch:
-        """Make a batch of the records ``numbers``; raise Damage if a record is damaged or cannot be decoded."""
         containers, within = self.dataset.live.find(numbers)
         # Placeholder for the fields ``lane`` and ``end`` of ``Samples``, which only loaders use.
         unused = np.zeros(len(numbers), dtype=np.int64)

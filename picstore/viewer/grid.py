@@ -17,7 +17,7 @@ from picstore.storage.format.layout import FOREIGN, SAMPLINGS
 from picstore.viewer.queries import Query, parse_filter
 from picstore.viewer.session import Session
 
-_MAX_PAGE = 1000  # Largest number of records in an answer.
+_MAX_PAGE = 1000
 _MAX_TEXT = 300  # Largest number of characters to show of an extra or of a column's value.
 _MAX_NUMBERS = 8  # Largest number of elements to show of an array in a column.
 

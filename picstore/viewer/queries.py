@@ -16,7 +16,7 @@ from picstore.jpeg.pixels import Box
 _MOST = (1 << 63) - 1
 _MAX_DIGITS = 20  # Largest number of digits of an integer, enough for 64 bits.
 _MAX_IDS = 10_000  # Largest number of ids in a filter, where a range of ids counts as one.
-_MAX_TEXT = 10_000  # Largest number of characters of a filter's text or condition.
+_MAX_TEXT = 10_000
 _SPAN = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
 _INTEGER = re.compile(rf"-?[0-9]{{1,{_MAX_DIGITS}}}")
 

@@ -119,7 +119,6 @@ def unfolded(transform: Any) -> Any:
 
 
 def _draw(choice: Choice, random: BatchRandom, count: int) -> tuple[I64, list[BatchRandom]]:
-    """Return what ``Choice.order`` draws, and a :class:`BatchRandom` for each of the choice's ``count`` transforms."""
     order = choice.order(random)
     return order, [random.child(number) for number in range(count)]
 
