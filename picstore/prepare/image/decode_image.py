@@ -34,7 +34,7 @@ from picstore.prepare.image.pixel_conversion import join_strips, resize, to_rgb_
 from picstore.prepare.image.size_limits import check_size
 from picstore.prepare.image.tiff_layout import read_layout, read_tags
 
-# Largest number of pixels of a JPEG to decode by picstore's decoder, which takes 12 bytes per pixel; else by Pillow.
+# Largest number of pixels of a JPEG for picstore's decoder, which takes 12 bytes per pixel; Pillow decodes larger ones.
 _MAX_OWN_PIXELS = 1 << 24
 
 

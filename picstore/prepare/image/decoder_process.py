@@ -91,7 +91,7 @@ def decode_bounded(data: bytes, *, settings: EncodeSettings, name: str = "") -> 
 
 
 def decode_apart(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
-    """Decode a file in a decoder process; raise ImageError also if it crashes, or takes too much time or memory."""
+    """Decode a file in a decoder process; raise ImageError also if the process crashes or exceeds time or memory."""
     if not data:
         raise ImageError("empty file")
     request = {"name": name, "max_pixels": settings.max_pixels, "background": list(settings.background)}

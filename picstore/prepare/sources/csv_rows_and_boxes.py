@@ -28,7 +28,7 @@ PATH_FIELDS = (
     *("path", "file_name", "filename", "file", "image", "image_path", "filepath", "img", "fname"),
     *("image_id", "imageid", "image_name"),
 )
-# Number of bytes of a header from which a CSV is not divided; half the largest field that Python's ``csv`` accepts.
+# Size in bytes of a header from which a CSV is not divided into parts; half the largest field that ``csv`` accepts.
 MAX_HEADER = 1 << 16
 CUT = "cut off, "  # start of the message about a last row that has too few values, as in a file that was cut off
 _MAX_TABLE = 1 << 32  # largest size in bytes of a table

@@ -36,7 +36,7 @@ _MAX_VALUES = 1 << 12
 _TEXTS_PER_READ = 64
 # Largest plausible number of bytes of a dataset per stored byte; deflate reaches 1,032.
 _MAX_RATIO = 1100
-# Number of bytes beyond _MAX_RATIO per stored byte, because HDF5 need not store values that were never written.
+# Bytes that a dataset may have beyond _MAX_RATIO per stored byte, as HDF5 does not store values never written.
 _UNWRITTEN = 64 << 20
 # Pattern of the x in the name of a dataset of images, such as train_set_x, whose labels are in train_set_y.
 _X = re.compile(r"(?<![a-z0-9])x(?![a-z0-9])")
