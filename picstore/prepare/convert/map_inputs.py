@@ -102,7 +102,6 @@ def _first_map(request: MapRequest, inputs: Sequence[Input]) -> Any:
 
 
 def _try_read(one: Input) -> Any:
-    """Return the values of a map input, or a string with the reason why the map cannot be read."""
     try:
         return read_values(read_input(one))
     except ImageError as error:

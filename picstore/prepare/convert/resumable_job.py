@@ -85,13 +85,8 @@ def find_job(
 def hold_job(root: WritableLocation, job: dict[str, Any], shard: Shard | None = None) -> Iterator[bool]:
     """Write the job file, which marks a dataset as unfinished, and lock it, so that one process at a time runs the job.
 
-    The location may have changed before the job was locked, so the caller must check the location again.
-
-    Args:
-        job: content of the existing job file, or new content from :func:`new_job`.
-
-    Yields:
-        Whether this call created the job file.
+    Yield whether this call created the job file. The location may have changed before the job was locked, so the caller
+    must check the location again. ``job`` is the content of the existing job file, or new content from :func:`new_job`.
 
     Raises:
         Conflict: another process has begun or ended a job here meanwhile.

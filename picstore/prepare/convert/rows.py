@@ -125,7 +125,6 @@ def convert_row_remotely(task: RowTask, on_progress: ProgressCallback) -> ledger
 
 
 def _read_position(task: RowTask) -> int:
-    """Return the id of the input at which a row's process died, from the row's position file."""
     written = task.position_file.read_bytes() if task.position_file.is_file() else b""
     return int.from_bytes(written, "little") if written else task.ids[0]
 
@@ -171,7 +170,6 @@ def convert_row(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenF
 
 
 def _convert_input(each: GroupedInput, task: RowTask, writer: RowWriter, ahead: ReadAhead) -> ledger.LedgerLine:
-    """Add the record of an input to the row, unless the input is left out or fails; return its ledger line."""
     source, id_ = each.source, each.id
     if id_ in task.duplicates:
         return ledger.duplicate_line(source.name, id_, task.duplicates[id_])

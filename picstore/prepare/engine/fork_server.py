@@ -67,8 +67,7 @@ class Forked:
 class ForkServer:
     """Server process that loads code once, for all processes that it forks.
 
-    Args:
-        loaded: modules to import, written ``module``, and functions to call, written ``module:function``.
+    ``loaded`` are modules to import, written ``module``, and functions to call, written ``module:function``.
     """
 
     def __init__(self, *loaded: str) -> None:

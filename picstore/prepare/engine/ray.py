@@ -162,12 +162,8 @@ def _reaching_cluster() -> Iterator[None]:
 def connect(workers: int | None = None) -> Iterator[RayEngine]:
     """Connect to the cluster that ``RAY_ADDRESS`` names, else to one that runs on this machine, else start one.
 
-    Args:
-        workers: number of tasks at a time; None for the cluster's number of cores.
-
-    Raises:
-        MissingDependency: Ray is not installed.
-        PicstoreError: the cluster cannot be reached.
+    ``workers`` is the number of tasks at a time; None stands for the cluster's number of cores. Raise MissingDependency
+    if Ray is not installed, PicstoreError if the cluster cannot be reached.
     """
     connecting = join_cluster()
     cores = int(cluster_resources().get("CPU", 1))

@@ -28,7 +28,7 @@ from picstore.storage.location.resolve import (
 
 CROISSANT = "croissant.json"
 _MAX_FILE = 1 << 26  # largest number of bytes of an existing Croissant file, which is read to keep some of its fields
-_CHUNK = 8 << 20  # bytes of a file to read at a time
+_CHUNK = 8 << 20
 
 _TERMS = (
     "arrayShape citeAs column containedIn equivalentProperty extract field fileProperty fileObject fileSet format "

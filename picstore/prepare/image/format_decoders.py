@@ -43,11 +43,8 @@ _UNKNOWN = "not an image that Pillow or ImageMagick reads"
 def open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     """Open an image file with the library that decodes its format; images of Pillow are opened but not loaded.
 
-    Args:
-        name: the file's name; its extension identifies formats without a magic number.
-
-    Raises:
-        ImageError: the file is not an image, is damaged or known to be read wrongly, or no library is installed for it.
+    The extension of ``name``, the file's name, identifies formats without a magic number. Raise ImageError if the file
+    is not an image, is damaged or known to be read wrongly, or no library is installed for it.
     """
     check_webp(data, max_pixels=max_pixels)
     if svg.is_svg(data):

@@ -92,7 +92,7 @@ def _bare_png(data: bytes) -> Bare:
     exif: set[bytes] = set()
     for chunk in iterate_chunks(data):
         if not chunk.kind.isalpha():
-            break  # The decoder will report the damaged type.
+            break  # The chunk's type is damaged, which the decoder will report.
         is_ancillary = chunk.kind[0] & 0x20
         if not is_ancillary or chunk.kind == _COLORS:
             continue

@@ -109,7 +109,6 @@ def check_document(data: bytes, *, max_pixels: int) -> tuple[str, tuple[int, int
 
 
 def _decode_text(data: bytes) -> str:
-    """Decode an SVG document to text by its byte order mark or its XML declaration."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         encoding = "utf-16"
     else:

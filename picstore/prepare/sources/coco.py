@@ -107,7 +107,7 @@ class _Document:
         raise UsageError(f"{self._file}: {path}: {what}")
 
     def items(self) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
-        """Yield (list's name, item's JSON path for messages, item's offset in the text, item) for the lists _LISTS."""
+        """Yield (list's name, item's JSON path, item's offset in the text, item) for each item of the lists _LISTS."""
         counts: dict[str, int] = {}
         try:
             for name, offset, value in self.values.items(_LISTS):

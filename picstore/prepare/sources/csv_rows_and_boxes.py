@@ -107,14 +107,12 @@ class _Image:
 def list_box_csv(table: Location, root: Location, image_field: str | None, label_field: str | None) -> Listing | None:
     """List the images of a CSV of boxes in order of appearance, with label −1 (docs/sources.md).
 
-    A row whose four box columns are empty names an image without objects.
+    A row whose four box columns are empty names an image without objects. Return None if the table has no columns for
+    the corners of boxes.
 
     Args:
         root: folder of the images. A name without a suffix is the stem of a file in the folder.
         image_field, label_field: names of the columns with path and class; None to choose columns by usual names.
-
-    Returns:
-        The listing, or None if the table has no columns for the corners of boxes.
     """
     with SourceFile(table) as file:
         head = text_of_table(file.read(0, min(file.size, MAX_HEADER)))

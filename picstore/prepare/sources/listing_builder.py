@@ -164,7 +164,6 @@ class ListingBuilder:
             add_note(self.notes, text, example, count)
 
     def add_packed(self, found: PackedListing) -> None:
-        """Add the inputs and facts of parts that another process listed."""
         self._packed[self._inputs.add_packed(found.inputs)] = found.labels
         self._facts.update(found.facts)
 

@@ -50,8 +50,6 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _Entry:
-    """Entry of an LMDB; ``problem`` is the reason why the entry cannot be read, else empty."""
-
     key: bytes
     label: int | None = None
     text: bytes | None = None

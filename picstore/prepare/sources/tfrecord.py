@@ -31,7 +31,7 @@ _DATA_CRC = 4  # size in bytes of the CRC that follows a record's data
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # numbers of the fields of tf.Feature that hold its list of values, by type
 # Largest size in bytes of a feature that goes into the extra, and largest number of its values.
 _MAX_VALUE = 1 << 16
-_MAX_FEATURES = 1 << 12  # largest number of features of an example
+_MAX_FEATURES = 1 << 12
 _IMAGES = ("image/encoded", "image_raw", "image/raw", *IMAGE_FIELDS)
 _LABELS = ("image/class/label", "image/class/text", *LABEL_FIELDS)
 # Number of examples after which, if none of them has an image, the source is rejected.

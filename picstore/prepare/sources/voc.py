@@ -222,7 +222,6 @@ def _finish(one: Input, labels: Sequence[int], origin: int, notes: Counter[str])
 
 
 def _read(file: Location | None) -> _Annotation | str:
-    """Return the annotation in a file, or the reason why it cannot be read; an empty annotation if ``file`` is None."""
     if file is None:
         return _Annotation()
     try:

@@ -192,7 +192,6 @@ def _stem(name: str) -> str:
 
 
 def _walk(folder: Location, notes: Counter[str], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Location]]:
-    """Yield (relative path, location) of each visible file below a folder; nothing if the folder does not exist."""
     if depth > _MAX_DEPTH:
         raise UsageError(f"{folder} lies in more than {_MAX_DEPTH} folders; links may lead in a circle")
     if not depth and not folder.is_folder():
@@ -243,7 +242,6 @@ def _finish(one: Input, fields: set[str]) -> Input:
 
 
 def _read(pair: _Pair, meaning: Meaning) -> dict[str, Any] | str:
-    """Return the target fields of a pair's label file, empty if there is none, or the reason why it cannot be read."""
     if pair.labels is None or pair.image is None:
         return parse_labels("", meaning)
     try:

@@ -14,7 +14,7 @@ from picstore.storage.location.resolve import Location
 from picstore.storage.location.text_files import text_of_file
 
 _MAX_YAML = 1 << 20  # largest size in bytes of data.yaml; 21,841 names of ImageNet take 600 KB
-_MAX_CLASS = 1 << 20  # largest number of classes
+_MAX_CLASS = 1 << 20
 _MAX_KEYPOINTS = 1 << 12  # largest number of keypoints per object
 # Largest distance by which a coordinate, a fraction of the image's side, may lie outside 0 to 1, as in Ultralytics.
 _BEYOND = 0.01

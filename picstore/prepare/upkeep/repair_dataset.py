@@ -80,7 +80,6 @@ def _readable(dataset: Dataset, number: int) -> tuple[Bools, str]:
 
 
 def _restore_index(root: WritableLocation, manifest: Manifest) -> bool:
-    """Rebuild the index from the files if it is damaged; return whether it was rebuilt."""
     try:
         read_index(root, manifest)
     except Damage as error:

@@ -343,7 +343,6 @@ def _decode_problem(container: Container, k: int, max_pixels: int) -> str:
 
 
 def _wrong_entry_points(container: Container, k: int) -> str:
-    """Return a message if an image's stored entry points are wrong, or an empty string."""
     if container.segment_table is None or not container.index["flags"][k] & ENTRY_POINTS:
         return ""
     stored = container.info(k).entry_points
