@@ -35,7 +35,7 @@ LIMITS = {
     "editing.md": 1220,
     "environment.md": 840,
     "format.md": 4690,
-    "formats.md": 2480,
+    "formats.md": 2030,
     "frameworks.md": 1550,
     "gpu.md": 840,
     "imagenet.md": 330,
@@ -67,7 +67,7 @@ LIMITS = {
     "tutorial.md": 780,
     "view.md": 1170,
 }
-TOTAL = 49_630
+TOTAL = 49_170
 
 
 class Nav(yaml.SafeLoader):  # type: ignore[misc]
