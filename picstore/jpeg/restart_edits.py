@@ -46,7 +46,7 @@ def find_edits(starts, blocks, intervals, edits, sizes):
     if ``every`` is true, all MCUs get edits.
 
     Args:
-        starts: int64, notes of ``block_starts.find_block_starts`` about the scan.
+        starts: int64, notes of ``block_starts.find_block_starts``: each block's position and DC difference.
         blocks: int64 (blocks of an MCU, 4): component, DC table, AC table, whether the DC is edited.
         intervals: number of MCUs, new interval, old interval (all MCUs if there are no old markers), ``every``.
         edits: takes rows of edits; at least as many rows as needed.
@@ -105,8 +105,8 @@ def bits_after_edits(
     """Compute the entry points of the scan that ``bit_writer.write_scan`` writes from a scan without restart markers.
 
     Args:
-        starts: int64, notes of ``block_starts.find_block_starts`` about the blocks of the old scan.
-        edits, columns: arguments of ``write_scan``.
+        starts: int64, notes of ``block_starts.find_block_starts``: each block's position in the old scan.
+        edits, columns: new DC differences, and the DC table of each edited block, as for ``write_scan``.
         tables: DC tables of the new scan.
         mcus: MCUs of a new segment, MCUs from one entry point to the next, and blocks of an MCU.
 

@@ -108,9 +108,8 @@ class KernelCache:
         kernel = re.sub(r"\W", "", function.__qualname__)
         return f"{kernel}-{key.hex()[:32]}{SUFFIX}", key
 
-    # numba's dispatcher may call ``flush``, ``enable`` and ``disable`` of a cache, which have nothing to do here.
     def flush(self) -> None:
-        """Do nothing, because each file is for one state of the sources."""
+        """Do nothing when numba's dispatcher calls this, because each file is for one state of the sources."""
 
     enable = disable = flush
 

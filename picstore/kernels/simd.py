@@ -80,7 +80,6 @@ class Vector:
         return Vector(self._builder, self._builder.trunc(self.value, self._type(bits)))
 
     def clamped(self, least: int, most: int) -> Vector:
-        """Return the elements, limited to ``least`` … ``most``."""
         value, builder = self.value, self._builder
         for sign, bound in (("<", least), (">", most)):
             limit = self._operand(bound)
@@ -241,7 +240,6 @@ class VectorMemory:
         self._builder.store(vector.value, pointer, align=1)
 
     def zeros(self, count: int, bits: int) -> Vector:
-        """Return a vector of ``count`` zeros of ``bits`` bits."""
         return Vector(self._builder, ir.Constant(ir.VectorType(ir.IntType(bits), count), None))
 
     def splat(self, number: Any, count: int, bits: int) -> Vector:

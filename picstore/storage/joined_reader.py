@@ -40,7 +40,6 @@ class JoinedFolders(Root):
         return " + ".join(folder.name for folder in self.folders)
 
     def absolute(self) -> JoinedFolders:
-        """Return the same folders with absolute paths, for a process with another working directory."""
         return JoinedFolders(tuple(folder.absolute() for folder in self.folders))
 
 

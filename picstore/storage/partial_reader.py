@@ -88,7 +88,7 @@ class PartialRead:
         self._finish()
 
     def run_cached(self, path: Location) -> bool:
-        """Do as :meth:`run`, and return True, if all pieces are in the system's page cache; else return False."""
+        """If all pieces are in the system's page cache, do as :meth:`run` and return True; else return False."""
         done = path.read_cached(self.pieces)
         if done:
             self._finish()

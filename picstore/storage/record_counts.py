@@ -45,7 +45,6 @@ class RecordCounts:
 
     @classmethod
     def of(cls, counts: Mapping[int, int], *, ids_end: int = 0) -> RecordCounts:
-        """Build RecordCounts from a mapping of each label to its number of records."""
         labels = sorted(counts)
         numbers = [counts[label] for label in labels]
         return cls(np.array(labels, dtype=np.int64), np.array(numbers, dtype=np.int64), ids_end)
@@ -66,7 +65,6 @@ class RecordCounts:
         return int(self.counts.sum())
 
     def same(self, other: RecordCounts) -> bool:
-        """Return whether ``other`` has the same labels, and the same number of records of each label."""
         return np.array_equal(self.labels, other.labels) and np.array_equal(self.counts, other.counts)
 
 

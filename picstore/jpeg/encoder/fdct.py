@@ -100,7 +100,6 @@ def forward_dct(memory: VectorMemory, samples: Any, stride: Any, divisors: Any, 
         samples = memory.offset(samples, stride)
     rows = _transform(transposed(_transform(transposed(rows), first=True)), first=False)
     rows = [_quantized(memory, row, memory.offset(divisors, 16 * k)) for k, row in enumerate(rows)]
-    # Join pairs of vectors until one vector has all 64 coefficients.
     while len(rows) > 1:
         count = 2 * rows[0].value.type.count
         rows = [left.shuffled(right, range(count)) for left, right in zip(rows[::2], rows[1::2], strict=True)]

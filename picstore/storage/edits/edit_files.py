@@ -117,7 +117,6 @@ class EditFiles:
         return Edits(columns=tuple(entries)), files
 
     def write(self, root: WritableLocation) -> None:
-        """Write the edits' files that are in ``unsaved`` to ``root``, the folder of the dataset."""
         for npy_file in self.edits.npy_files:
             if npy_file.file in self.unsaved:
                 write_npy_file(root, npy_file, self.unsaved[npy_file.file])

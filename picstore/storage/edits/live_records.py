@@ -79,7 +79,7 @@ class LiveRecords:
         return containers, stored - self.starts[containers]
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """Map index ``numbers[i]`` among the live records of ``containers[i]`` to that among all of its records."""
+        """Return, for each i, the index in container ``containers[i]`` of its live record number ``numbers[i]``."""
         if not len(self.deleted):
             return numbers
         starts = self.starts[containers]
@@ -103,7 +103,7 @@ class LiveRecords:
 
 @dataclass(frozen=True, slots=True)
 class SelectedRecords(LiveRecords):
-    """A selection: records chosen from a dataset's live records.
+    """A selection of a dataset's live records; its methods treat only the chosen records as live.
 
     The arrays ``starts``, ``deleted`` and ``before``, see :class:`LiveRecords`, describe the whole dataset.
 
@@ -137,11 +137,9 @@ class SelectedRecords(LiveRecords):
 
     @property
     def counts(self) -> I64:
-        """Number of chosen records of each container, int64 (containers,)."""
         return np.diff(self.firsts)
 
     def marks(self) -> Bools:
-        """Return which of all stored records are chosen: bool (records,)."""
         return np.unpackbits(self.bits, count=int(self.starts[-1])).view(np.bool_)
 
     @property
@@ -150,12 +148,10 @@ class SelectedRecords(LiveRecords):
         return hashlib.sha256(self.bits.data).hexdigest()[:16]
 
     def to_stored(self, numbers: I64) -> I64:
-        """Map positions among chosen records to indices among all stored records."""
         containers = np.searchsorted(self.firsts, numbers, side="right") - 1
         return self.starts[containers] + self.to_record_numbers(containers, numbers - self.firsts[containers])
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """Map index ``numbers[i]`` among the chosen records of ``containers[i]`` to that among all of its records."""
         each, which = np.unique(containers, return_inverse=True)
         lengths = self.starts[each + 1] - self.starts[each]
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -166,11 +162,9 @@ class SelectedRecords(LiveRecords):
         return found
 
     def deleted_in(self, container: int) -> I64:
-        """Return the indices in a container, ascending, of the container's records that are deleted or not chosen."""
         return np.flatnonzero(~self.mask(container))
 
     def mask(self, container: int) -> Bools:
-        """Return which of a container's stored records are chosen: bool (records,)."""
         start, stop = int(self.starts[container]), int(self.starts[container + 1])
         first = start & ~7
         marks = np.unpackbits(self.bits[first >> 3 : (stop + 7) >> 3]).view(np.bool_)

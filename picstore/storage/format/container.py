@@ -205,7 +205,6 @@ class Container:
         self.add_loss(k, Corrupt(what, *self.locate(offset)))
 
     def add_loss(self, k: int, cause: Damage) -> None:
-        """Mark record ``k`` as lost, and list the damage ``cause`` as the reason in ``causes`` and in ``damage``."""
         self.good[k] = False
         self.causes[k] = cause
         self.damage.append(cause)

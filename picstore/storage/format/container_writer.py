@@ -215,7 +215,6 @@ class FileWriter(AbstractContextManager["FileWriter"]):
         return FileSummary(self.stream, self.file, size, self._records, crc, footer)
 
     def abandon(self) -> None:
-        """Discard the file; do nothing after ``close``."""
         self._out.abandon()
 
     def __exit__(self, *error: object) -> None:

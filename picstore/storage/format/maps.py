@@ -85,7 +85,6 @@ class MapSpec:
                 )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the specification's entry for the manifest."""
         fill: float | str = _NAN if math.isnan(self.fill) else self.fill
         return {"kind": "map", **dataclasses.asdict(self), "fill": fill}
 

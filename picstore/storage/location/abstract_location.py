@@ -145,7 +145,6 @@ class Location(Root):
         """Return whether this is a folder; in an object store, whether any object lies below it."""
 
     def exists(self) -> bool:
-        """Return whether this is an existing file or folder."""
         return self.is_file() or self.is_folder()
 
     def open(self) -> BinaryIO:
