@@ -42,7 +42,6 @@ def enter_records(places, picks, records, max_pixels):
         picks: int64 (3, k): for each of k records, index of its container, its row in the container, and its slot.
         records: arrays of ``BatchRecords``, filled by slot: ``entries`` and ``held`` as bytes, tops, addresses, sizes,
             layouts, image sizes, ids and entry points.
-        max_pixels: maximum number of pixels of an image.
 
     Returns:
         The number of images that claim more than ``max_pixels``, or more pixels than their bytes can hold.

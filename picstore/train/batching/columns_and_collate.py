@@ -116,5 +116,4 @@ def _by_group(groups: Any, output: OutputSpec) -> Any:
 
 
 def _numeric(output: OutputSpec) -> Callable[[Array], Array]:
-    """Return a function that views an image's uint16 bits as float16 if the output has that dtype, else returns it."""
     return lambda image: image.view(np.float16) if output.dtype == "float16" else image

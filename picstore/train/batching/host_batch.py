@@ -125,7 +125,7 @@ class EncodedBatch:
 
     bounds: I64  # (n, 2), offsets of each stream's start and end in ``HostBatch.images``; equal if there is none
     boxes: I64  # (n, 4), left, top, width and height of each decoded image, in pixels of the stored image
-    params: tuple[TransformParams, ...]  # random parameters of each group of views, which the same transforms make
+    params: tuple[TransformParams, ...]  # random parameters of the transforms, for each group of views
     files: RecordFiles
     shown: I64  # (n,), for each slot, the slot from whose stream its image comes: itself or its replacement
     factors: I64  # (n,), factor by which decoding divides each image's sides

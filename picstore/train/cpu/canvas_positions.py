@@ -31,7 +31,7 @@ def _fixed(at, scale, shift, extent):
 
 @inlined
 def _scale_and_shift(sampling):
-    """Return ``_fixed``'s scale and shift, so that positions are in pixels for NEAREST, else in 1 / ONE pixels."""
+    """Return the factor and offset from coordinates to positions: in pixels for NEAREST, else in 1 / ONE pixels."""
     return (1.0, 0.0) if sampling == NEAREST else (float(ONE), 0.5 - ONE / 2)
 
 

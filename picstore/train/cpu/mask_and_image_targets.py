@@ -42,7 +42,6 @@ def make_image(name: str, blob: bytes | memoryview, geometry: Geometry, slot: in
     """Return the image target of an image: an attached JPEG, cropped and resized as the image is.
 
     Args:
-        name: name of the attachment.
         blob: a JPEG whose sides are those of the record's image, divided by an integer and rounded up or down.
         geometry, slot: geometry of the batch, and index of the image.
 

@@ -45,7 +45,6 @@ def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: Ou
         image: uint8 (3, H, W), C-contiguous, overwritten; may be ``out``, and need not be contiguous then if the
             program is empty.
         out: (3, H, W), any strides: uint8, float32, or 16-bit floats or their bits; ``image`` or separate memory.
-        dtype: dtype of the values in ``out``.
 
     Raises:
         UsageError: an array has another dtype, shape or layout, or is empty.

@@ -69,7 +69,6 @@ def augment(
             least its ``geometry.reach``. Memory allocated on another stream must stay unchanged until the current
             stream has run the kernels.
         origins: int (n, 2), left and top of the decoded pixels, in source pixels.
-        geometry, program: geometry and color program of the n images.
         dtype, channels_last: dtype (uint8, float16, bfloat16 or float32) and layout of the outputs.
         factors: int (n,) or one for all, factors by which decoding divided the sides.
         counts: if the n images are those of several batches, the number of images of each batch; each batch's outputs

@@ -211,7 +211,7 @@ def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS
 
 @device_function
 def _find_image(images, part, count):
-    """Return, by binary search, the index of the image to which ``part`` belongs, an index in all images' parts."""
+    """Return the index of the image that each part of a segment belongs to; ``part`` counts through all images."""
     number = part * 0
     step = 1
     while step < count:

@@ -33,7 +33,6 @@ def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, 
         quantization: int16 (tables, 64), in zigzag order.
         planes: uint8, receives the samples of all components.
         SIDE: 8, 4, 2 or 1; only blocks that become SIDE × SIDE samples are processed.
-        LANES: number of blocks of a program.
     """
     image = images + tl.program_id(1).to(tl.int64) * _WORDS
     count = tl.load(image + _BLOCKS).to(tl.int32)

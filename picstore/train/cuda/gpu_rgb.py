@@ -22,7 +22,6 @@ def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
         images: int64 (n, IMAGE_WORDS), words of the images, see ``jpeg/gpu_segment_layout.py``.
         planes: uint8, results of ``gpu_inverse_dct.inverse_dct``.
         pixels: uint8, receives planes of red, green and blue.
-        ROWS, COLUMNS: height of a program's tile in pixels, and its width in lanes.
     """
     image = images + tl.program_id(1).to(tl.int64) * _WORDS
     width, height = tl.load(image + _WIDTH).to(tl.int32), tl.load(image + _HEIGHT).to(tl.int32)

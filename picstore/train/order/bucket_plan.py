@@ -110,7 +110,7 @@ class BucketCounts:
         return numbers[numbers >= begins[self._table.of(samples.container, samples.record)]], seen
 
     def _joined(self, index: I64) -> I64:
-        """Return each bucket's number of records before an index in the order of containers, summed over ``index``."""
+        """Sum, over positions ``index`` in the order of containers, each bucket's number of records before them."""
         last = np.minimum(index, self._order.records - 1)
         containers, starts = self._order.containers.locate(last)
         total = np.zeros(self._table.tally.shape[1], dtype=np.int64)
@@ -177,14 +177,7 @@ def _group(samples: Table) -> PlannedBatches:
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """Plan of one epoch's batches, each of which takes samples of a single bucket.
-
-    Attributes:
-        order: order of the epoch's samples.
-        live: live records of the dataset.
-        table: buckets of the records.
-        divisions: division of each bucket's samples into batches.
-    """
+    """Plan of one epoch's batches, each of which takes samples of a single bucket (range of image shapes)."""
 
     order: EpochOrder
     live: LiveRecords

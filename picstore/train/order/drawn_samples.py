@@ -43,7 +43,7 @@ class SteppedOrder(Protocol):
         """Return the index of the global batch that takes each sample of a source; −1 if no batch takes the sample."""
 
     def lanes_of(self, source: int, numbers: I64) -> tuple[I64, I64 | int]:
-        """Return each sample's lane and its epoch's turn, which `RankShares.find_readers` explains, for a source."""
+        """Return the lane and the turn of each sample of a source, as :meth:`RankShares.find_readers` takes them."""
 
     def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:
         """Return the slot (place in the batch) of each sample of several batches, one batch after the other.
@@ -89,10 +89,8 @@ class _Source:
     """Samples of one dataset, epoch after epoch.
 
     Attributes:
-        live: live records of the dataset, which are the records that are not deleted.
         records: number of samples in an epoch.
         taken: number of samples of an epoch that batches take; the samples after them are left out.
-        seed, lanes, shuffle, weights: arguments that determine the order of an epoch.
     """
 
     live: LiveRecords

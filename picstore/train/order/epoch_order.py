@@ -204,7 +204,7 @@ class EpochOrder:
         return found
 
     def lane_positions(self, sample: int) -> I64:
-        """Return, for each lane, the index among all records of the lane's first record from sample ``sample`` on."""
+        """Return the index, among all records, at which each lane continues from the epoch's sample ``sample`` on."""
         return self._lane_starts[:-1] + (sample + self.lanes - 1 - np.arange(self.lanes)) // self.lanes
 
     def numbers(self, lane: int, index: I64) -> I64:

@@ -73,7 +73,7 @@ class BatchForm(ABC):
         return [range(k, min(k + size, count)) for k in range(0, count, size)]
 
     def _views(self, output: OutputSpec) -> int:
-        """Return the number of images for which a record counts in a task's size: by default, its number of views."""
+        """Return the number of images that a record adds to a task's size; by default, its number of views."""
         return output.view_count
 
 

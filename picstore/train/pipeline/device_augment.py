@@ -54,7 +54,6 @@ def augment_views(
     """Resample and color the decoded images (3, h, w) of several batches; return a group's views.
 
     Args:
-        images: the images of each batch.
         places: for each batch, left and top of each decoded image in its stored image, int64 (n, 2), and the factors
             by which decoding divided the sides, int64 (n,).
         params: for each batch, the group's parameters.
@@ -80,7 +79,6 @@ def augment_views(
 def _augment_alone(
     images: Images, places: tuple[I64, I64], params: TransformParams, output: OutputSpec, group: GroupSpec
 ) -> Any:
-    """Return the views of one batch, in the form in which `augment_views` returns them."""
     count, n = group.count, len(images)
     if count > 1:
         again = np.tile(np.arange(n), count)

@@ -233,7 +233,6 @@ class _BegunTiles:
         decoded: images that the GPU decodes; None before the decoding is queued.
         status: status of every image decoded in the same call, and each slot's index among them; None if the GPU
             decodes no image of the batch.
-        copied: whether the batch was copied to page-locked memory, because its own could not be page-locked.
     """
 
     def __init__(self, make: DecodeTiles, host: HostBatch) -> None:

@@ -90,7 +90,6 @@ class _SharedBlocks:
         self._gone.append(block.number)
 
     def take_gone(self) -> list[int]:
-        """Return the serial numbers of the blocks that were freed since the previous call."""
         return [self._gone.pop() for _ in range(len(self._gone))]
 
     def find(self, address: int) -> _SharedBlock:

@@ -255,7 +255,7 @@ class Prefetcher:
     def _count_memory(
         self, calls: Sequence[tuple[ContainerKey, Future[ReadResult]]], results: Sequence[ReadResult]
     ) -> None:
-        """Replace estimates by the actual memory of read containers; count this reader in ``_handing_over``."""
+        """Replace estimates by the memory of containers read; count this reader among those that hand over results."""
         with self._changed:
             self._handing_over += 1
             for (key, future), result in zip(calls, results, strict=True):

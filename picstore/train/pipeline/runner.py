@@ -191,7 +191,6 @@ class PipelineRunner:
         return self._in_threads(span)
 
     def _load_decoder(self, device: torch.device) -> Decode:
-        """Return a device's decoder of streams; the first call loads the decoder and tries it on a test image."""
         if device not in self._decoders:
             decode = load_decoder(self._decoder, device)
             check_decoder(decode, device)
