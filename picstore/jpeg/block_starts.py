@@ -142,7 +142,7 @@ def _read_ac(plan, accumulator, k):
 
 @device_function
 def _begin_scan(scan):
-    """Fill a scan's plans, one for each block of an MCU; return a lane (the state of reading) at the first AC code."""
+    """Write plans, which name each block's tables; return a lane (the state of reading) at the scan's first AC code."""
     row = array_at(scan, SCAN_COLUMNS, np.int64)
     row[DAMAGE] = 0
     blocks = array_at(_u64(row[BLOCKS]), 4 * row[PER_MCU], np.int64)

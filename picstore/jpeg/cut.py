@@ -169,14 +169,9 @@ def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):
 def _cut_one(addresses, sizes, tiling, box, out, start, rect):
     """Write the cut of one JPEG, or the whole JPEG if it cannot be cut.
 
-    Args:
-        addresses, sizes, tiling: the JPEG's row of each array of ``TiledJpegs``.
-        box: int64 (4,), as in ``cut_batch``.
-        start: offset in ``out`` at which the cut begins.
-        rect: int64 (4,), takes left, top, width and height of the cut.
-
-    Returns:
-        The offset in ``out`` at which the cut ends.
+    ``addresses``, ``sizes`` and ``tiling`` are the JPEG's rows of the arrays of ``TiledJpegs``, ``box`` is its row of
+    ``cut_batch``'s boxes. ``rect``, int64 (4,), takes left, top, width and height of the cut, which begins at ``start``
+    in ``out``. Return the offset in ``out`` at which the cut ends.
     """
     source = array_at(addresses[0], sizes[0], np.uint8)
     lengths = array_at(addresses[1], sizes[1], np.uint16)

@@ -289,7 +289,7 @@ class _ScanRewriter:
         return distances_in_stream(np.frombuffer(self._jpeg, np.uint8), begins, bits)
 
     def choose_tables(self) -> None:
-        """Find the edits, and choose Huffman tables with codes for them; raise NotTranscodable for a damaged scan."""
+        """Find new DC differences, and choose Huffman tables with codes for them; raise NotTranscodable if damaged."""
         self._find_edits(every=False)
         huffman = self._extended_tables()
         if huffman is None:
@@ -332,7 +332,7 @@ class _ScanRewriter:
         return bits_after_edits(self._starts, self._edits, self._columns, tables, mcus=mcus)
 
     def _find_edits(self, *, every: bool) -> None:
-        """Find the edits, for every DC code if ``every`` is true; raise NotTranscodable if the scan is damaged."""
+        """Find the edits (new DC differences), of all blocks if ``every`` is true; raise NotTranscodable if damaged."""
         mcus, interval, old = self._mcus, self._interval, self._old
         blocks, self._columns = _mcu_blocks(self._parts, every=every)
         both = interval * old // gcd(interval, old)
@@ -345,7 +345,7 @@ class _ScanRewriter:
             raise NotTranscodable(f"damaged JPEG: {_DAMAGE[found]}")
 
     def _extended_tables(self) -> HuffmanTables | None:
-        """Return the Huffman tables with the codes that the edits need added; None if too few codes are free."""
+        """Return the Huffman tables, with codes added for new DC differences; None if too few codes are free."""
         huffman = dict(self._huffman)
         for k, counts in zip(self._dc, self._sizes.tolist(), strict=True):
             table = self._huffman[0, k]
@@ -358,7 +358,7 @@ class _ScanRewriter:
         return huffman
 
     def _rebuilt_tables(self) -> HuffmanTables:
-        """Return the Huffman tables with optimal DC tables for the edits that ``_find_edits(every=True)`` found."""
+        """Return the Huffman tables with new DC tables, optimal for the differences that ``_find_edits`` counted."""
         optimal = {(0, k): optimal_table(counts) for k, counts in zip(self._dc, self._sizes.tolist(), strict=True)}
         return {**self._huffman, **optimal}
 

@@ -172,10 +172,7 @@ def _pointer(typing: Any, address: Any, dtype: Any) -> Any:  # noqa: ARG001 - nu
 def array_at(address, size, dtype):
     """Return memory as an array, so that kernels can take buffers by address; callers keep the buffers alive.
 
-    Args:
-        address: uint64.
-        size: number of elements.
-        dtype: type of an element, such as ``np.uint8``.
+    ``address`` is uint64, ``size`` the number of elements, ``dtype`` their type, such as ``np.uint8``.
     """
     return numba.carray(_pointer(address, dtype), (size,))
 

@@ -110,7 +110,7 @@ def add_fill(line, fill, missing):
 
 @vector_function(3)
 def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) -> None:
-    """Copy 16 pixels of each of 8 rows, int16, ``stride`` bytes apart, to 16 columns of a block, as 8 of its rows."""
+    """Transpose 16 pixels of each of 8 rows, int16, ``stride`` bytes apart, to 8 neighboring rows of 16 columns."""
     for third in range(3):
         starts = [memory.offset(memory.offset(lines, stride, k), 32 * third) for k in range(GROUP)]
         rows = [memory.load(start, 16, 16) for start in starts]

@@ -166,16 +166,13 @@ class ContainerReader:
     ) -> list[Container | Damage]:
         """Read only the needed tile rows from containers of large images; read other containers whole.
 
-        ``Container.held`` and ``tops`` describe the rows that were read. With a cache, all containers are read whole
-        and kept there. Reading several containers at once takes less time than reading one by one.
+        ``Container.held`` and ``tops`` describe the rows that were read. With a cache, containers are read whole.
 
         Args:
             numbers: numbers of containers in stored order, each once.
-            rows_of: returns the tile rows needed of each live image, see
-                :data:`picstore.storage.partial_reader.RowsOf`.
+            rows_of: returns the tile rows needed of each live image; see ``partial_reader.RowsOf``.
             mask: marks the live records of a container.
             attachments: whether attachments are needed too.
-            allocate: allocates the memory of a container.
 
         Returns:
             For each number the container, or the Damage if nothing of the container can be read.

@@ -124,8 +124,6 @@ def plan_reads(
     Args:
         containers: containers in memory without their payloads, such as :class:`TableReader` returns.
         wanted: for each container bool (n,), the records to read.
-        attachments: whether to read attachments too.
-        allocate: allocates a buffer for each container.
 
     Returns:
         A plan for each container, or None if one read of the whole container is faster.

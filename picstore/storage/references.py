@@ -190,7 +190,6 @@ def read_references(
         stored: the whole container of the index.
         limit: largest total number of bytes of all images and attachments.
         wanted: bool (n,), the records to read; all by default. Other records get an empty image.
-        allocate: allocates the memory of the images.
 
     Raises:
         Corrupt: the references name more than ``limit`` bytes.

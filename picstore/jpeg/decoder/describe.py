@@ -249,7 +249,7 @@ def _describe_parts(source, segment, mcus, distances, described):
 
 @device_function
 def _describe_planes(frame, tiling, rect, tiles, factor, row):
-    """Write to ``row``, an image's words, the layout of its samples and pixels, with offsets from its first sample."""
+    """Write to ``row``, which describes an image, the layout of its samples and pixels, from its first sample on."""
     h, v, count = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.COMPONENTS]
     luma, chroma = block_sides(h, v, factor)
     row[words.WIDTH], row[words.HEIGHT] = (rect[2] + factor - 1) // factor, (rect[3] + factor - 1) // factor
@@ -269,7 +269,7 @@ def _describe_planes(frame, tiling, rect, tiles, factor, row):
 
 @device_function
 def _copy_codes(address, codes):
-    """Copy a Huffman table's counts and symbols to ``codes``; return SHORT, see ``gpu_segment_layout.LOOKUP_BITS``."""
+    """Copy a Huffman table's counts and symbols to ``codes``; return SHORT, the number of LOOKUP_BITS-bit entries."""
     total = short = longer = 0
     for k in range(16):
         here = load_byte(address + _u64(k))

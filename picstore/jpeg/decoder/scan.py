@@ -237,7 +237,7 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
 
 @inlined
 def _transform_mcus(plan, block, stride):
-    """Compute the samples of two MCUs, and advance each block's ``_TARGET`` in the plan to the next two MCUs.
+    """Compute the samples of two MCUs; advance ``_TARGET``, the address for each block's samples, to the next two MCUs.
 
     If the number of MCUs in a row is odd, the second MCU's samples after the last MCU are not used.
     """
@@ -257,7 +257,7 @@ def _transform_mcus(plan, block, stride):
 
 @device_function
 def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):
-    """Set each block's ``_TARGET`` to its first samples in MCU row ``row``; rows alternate between halves of planes."""
+    """Set ``_TARGET``, the address for each block's samples, to MCU row ``row``; rows alternate in halves of planes."""
     begin, per_mcu = plan
     for b in range(per_mcu):
         entry = begin + _u64(8 * _FIELDS * b)

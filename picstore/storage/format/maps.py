@@ -286,7 +286,7 @@ def _decompress(frame: memoryview, size: int) -> bytes:
 
 
 def _decode_png(blob: bytes, span: tuple[int, int]) -> Array:
-    """Decode the rows ``span`` (first row, last row + 1) of a PNG, cut below them, so that Pillow decodes no more."""
+    """Decode the rows ``span`` (first row, last row + 1) of a PNG; cut off the rest, so that Pillow decodes no more."""
     from PIL import PngImagePlugin
 
     top, bottom = span
