@@ -115,7 +115,7 @@ class DescriptorTable:
     offsets: I64  # (n,), number of values (3 · width · height) of all outputs before each image's output
     values: int  # number of values of all outputs together
     tiles: int  # number of tiles of the largest output
-    starts: list[frozenset[int]]  # as in ``ColorPhases``
+    starts: list[frozenset[int]]  # opcodes of the steps that begin each phase, see ``ColorPhases``
     weights: int  # number of int32 in the memory for all images' weights of source pixels
 
     @property

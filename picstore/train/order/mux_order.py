@@ -232,7 +232,7 @@ class MuxOrder:
         return batches, rest
 
     def _shares_batch(self, state: Mapping[str, Any], batch: int, rest: int) -> bool:
-        """Return whether this rank's part of ``batch`` is the batch of which the state's ``rest`` samples were read."""
+        """Return whether this rank's part of ``batch`` is the batch that the state's loader had read up to ``rest``."""
         counts, ranks = state["counts"], self.world_size if state["version"] == 1 else 1
         same = [ranks * each for each in counts] == list(self.schedule.counts_at(batch))
         return same and state.get("world_size") == self.world_size and rest < int(self.shares(batch).sum())

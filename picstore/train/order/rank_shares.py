@@ -70,7 +70,7 @@ class RankShares:
             first: first rank that gets a leftover sample, see :func:`divide_samples`.
         """
         if not self.shared and not start % self.world_size and not stop % self.world_size:
-            # Without shared lanes, a rank takes every world_size-th sample of such a batch.
+            # Without shared lanes, a rank takes every world_size-th sample of a batch between multiples of world_size.
             return np.arange(start + rank, stop, self.world_size)
         numbers = np.arange(start, stop)
         mine: I64 = numbers[self.deal(*self.lanes_of(numbers, records), first=first) == rank]

@@ -144,7 +144,7 @@ class Order(Protocol):
     """Order of all batches of a rank: a value that can be pickled, and that alone determines the batches."""
 
     def stage(self, epoch: int) -> int:
-        """Return the index of the training stage of an epoch; each stage may have callables of its own."""
+        """Return the index of the training stage of an epoch; each stage may have transforms of its own."""
 
     def length(self, epoch: int) -> int | None:
         """Return the number of batches in an epoch; None if the epoch has no end."""

@@ -57,7 +57,7 @@ class Span:
 
 @dataclass(slots=True)
 class SpanCutter:
-    """Cutter of a span without end into spans; the first spans are shorter, so that workers end at different times."""
+    """Cutter of endless training steps into spans; the first are shorter, so that workers end at different times."""
 
     rest: Span
     cuts: int = 0

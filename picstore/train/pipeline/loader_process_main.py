@@ -68,7 +68,7 @@ class _SharedBlocks:
 
     def __init__(self) -> None:
         self._blocks: dict[int, _SharedBlock] = {}  # Key: address of the block.
-        self._gone: list[int] = []  # serial numbers of freed blocks that no message has named
+        self._gone: list[int] = []  # serial numbers of freed blocks that are not yet reported to the parent
         self._next = 0
 
     def allocate(self, size: int) -> U8:

@@ -68,7 +68,7 @@ class Task:
 
 @dataclass(slots=True, eq=False)
 class WorkerHandle:
-    """Worker's Ray actor, with the worker's tasks and statistics."""
+    """A worker's Ray actor, tasks and statistics."""
 
     actor: Any
     opening: Any  # Ray's reference to the call of ``open``; None once the call has ended.
