@@ -141,7 +141,7 @@ def _publish_append(
 
 
 def _count_all(dataset: Dataset, count: Callable[..., RecordCounts | None]) -> RecordCounts | None:
-    """Count old and appended records by their present (edited) labels; return None if a needed file is unreadable."""
+    """Count old records and, by ``count``, appended ones by their edited labels; None if a file is unreadable."""
     with contextlib.suppress(Damage, NotADataset):
         relabel = dataset.labels if LABEL in dataset.columns else None
         new = count(fields=dataset.manifest.attachments, relabel=relabel)

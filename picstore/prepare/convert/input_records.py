@@ -178,7 +178,7 @@ def _coordinates(source: Input, made: TrainingJpeg) -> CoordinateMap:
 
 
 def _make_extra(source: Input, made: TrainingJpeg) -> Any:
-    """Build a record's extra: the input's path and fields, with targets in pixels of the stored image."""
+    """Build a record's extra: the input's path and fields, with boxes and polygons in pixels of the stored image."""
     extra = {"path": source.name}
     if source.extra:
         extra |= json.loads(source.extra)

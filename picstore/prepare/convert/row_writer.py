@@ -144,17 +144,16 @@ def join_row_counts(
 ) -> RecordCounts | None:
     """Add up the stored record counts of a job's rows; if a row has no stored counts, count the records in its files.
 
+    Return None if a file that has to be read is damaged.
+
     Args:
         root: folder of the dataset.
-        tallies: tally of the ledger fragment of each row.
+        tallies: for each row, the counts of its ledger lines by status.
         summaries: summaries of the files of all rows.
         fields: names of the attachments.
         first_file: number of the file of row 0.
         relabel: function from ids and stored labels to present labels; None if no label was edited. With a function,
             the records of all rows are counted from files.
-
-    Returns:
-        The counts, or None if a file that has to be read is damaged.
     """
 
     def read(row: int) -> RecordCounts | None:

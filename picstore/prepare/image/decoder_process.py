@@ -188,9 +188,6 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-# --- The other side: in a decoder process -------------------------------------------------------------------------
-
-
 def main() -> None:
     """Decode files received from a socket; ``sys.argv`` holds the socket's descriptor and the seconds per file."""
     connection, seconds = Connection(int(sys.argv[1])), float(sys.argv[2])

@@ -122,7 +122,7 @@ def integer_top(strips: Iterable[npt.NDArray[Any]], *, most: int) -> int:
 
 
 def largest_usual(strips: Iterable[npt.NDArray[Any]]) -> float:
-    """Return the float to scale to white: the first of 1, 255, 65,535 and the largest sample that no sample exceeds."""
+    """Return the value for white: the first of 1, 255, 65,535 that no sample exceeds, or else the largest sample."""
     most = max(float(np.max(values, initial=0, where=np.isfinite(values))) for values in strips)
     return next((top for top in (1.0, 255.0, 65_535.0) if most <= top), most)
 

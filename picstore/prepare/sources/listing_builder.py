@@ -124,7 +124,7 @@ class ListingBuilder:
         self._turns: dict[Label, int] = {}
         # Number of readable samples with each label, at the index that is the label's provisional number.
         self._counts: list[int] = []
-        # By the group number of inputs that a task packed (``InputTable.add_packed``), the readable samples per label.
+        # For each task's inputs, by their group number in ``self._inputs``, the number of readable samples per label.
         self._packed: dict[int, dict[Label, int]] = {}
         for sample in samples:
             self.add(sample)
@@ -272,7 +272,7 @@ def list_parts(list_part: Callable[[T], FoundPart], parts: Sequence[T], engine: 
 
 
 def run_task(task: PartsTask[Any], _: ProgressCallback) -> PackedListing:
-    """List the parts of a task; called in a worker process."""
+    """List the files, or other parts of a source, that a task names; called in a worker process."""
     builder = ListingBuilder()
     _list_here(task.list_part, task.parts, builder)
     return builder.pack()

@@ -35,7 +35,7 @@ from picstore.storage.location.text_files import text_of_file
 
 __all__ = ["KINDS", "Input", "Listing", "SourceFormat", "SourceProbe", "open_source", "read_input"]
 
-_WITH_TARGETS = ("coco", "voc", "yolo", "index")  # kinds whose modules define the forms of their targets
+_WITH_TARGETS = ("coco", "voc", "yolo", "index")  # kinds that state how boxes, polygons and keypoints are written
 
 
 def open_source(
@@ -137,7 +137,7 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
 
 
 def _with_targets(listing: Listing, forms: str) -> Listing:
-    """Return the listing with target forms ``forms``; if that is empty, with remarks on fields named like targets."""
+    """Return the listing with ``forms`` set; if that is empty, with remarks on fields such as boxes or polygons."""
     if forms:
         if listing.kind in _WITH_TARGETS:
             raise UsageError(f"the source {listing.kind} says where its targets are; leave out --targets")

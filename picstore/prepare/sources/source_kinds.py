@@ -15,7 +15,6 @@ from picstore.prepare.sources.source_file import SourceFile, visible_entries
 from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import Location, Where, locate
 
-# Kinds that are recognized by a magic number or an index file.
 _WITH_MAGIC = ("index", "mds", "litdata", "ffcv", "parquet", "hdf5", "lmdb", "recordio", "tfrecord", "picpoc")
 # Kinds that accept any folder (``folder``) or any file (``list``), and are therefore tried last.
 GENERAL = ("folder", "list")

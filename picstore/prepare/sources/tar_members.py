@@ -23,7 +23,6 @@ _WITHOUT_DATA = b"123456"
 _LONG_NAME, _PAX, _SPARSE = b"L", b"x", b"S"
 _MAX_HEADER = 1 << 20  # largest size in bytes of a long name or of pax records
 _PAX_LENGTH = re.compile(rb"(\d{1,8}) ")
-# Names of compressions, by the first two bytes of a compressed file.
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"(\xb5": "zstd"}
 
 

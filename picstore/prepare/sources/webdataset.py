@@ -260,7 +260,7 @@ def recognizes(probe: SourceProbe) -> bool:
 
 
 def _has_pairs(tar: Location) -> bool:
-    """Return whether members near a tar's start share a key with the next, or lie in folders not named like the tar."""
+    """Return whether members near a tar's start share a key, as in WebDatasets, or lie in folders not named like it."""
     try:
         keys = [split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _PROBED_MEMBERS)]
     except Damage:

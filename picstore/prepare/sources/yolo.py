@@ -228,7 +228,7 @@ def _require_labels(folder: Location, pairs: Sequence[_Pair], notes: Mapping[str
 
 
 def _finish(one: Input, fields: set[str]) -> Input:
-    """Leave out polygons and keypoints unless some input has them (those in ``fields``); state the targets' forms."""
+    """Leave out polygons and keypoints unless some input has them (those in ``fields``); set ``Input.targets``."""
     if not one.extra:
         return one
     found: dict[str, Any] = json.loads(one.extra)

@@ -222,7 +222,7 @@ def _dealt(
 
 
 def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
-    """Read a task's records except deleted ones; if at most half of a container remain, copy them, to free the rest."""
+    """Read a task's records except deleted ones; copy those of a container if at most half remain, to free the rest."""
     records: list[Record] = []
     for number, extent in enumerate(task.extents):
         if task.deleted and len(task.deleted[number]) == extent["records"]:
