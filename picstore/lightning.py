@@ -73,7 +73,6 @@ class DataModule(LightningDataModule):
         return loader
 
     def _placement(self) -> dict[str, Any]:
-        """Return a loader's arguments ``rank``, ``world_size`` and ``device`` for the trainer; {} without a trainer."""
         if self.trainer is None:
             return {}
         shard = self.trainer.distributed_sampler_kwargs or {"rank": 0, "num_replicas": 1}

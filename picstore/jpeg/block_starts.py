@@ -159,7 +159,6 @@ def _begin_scan(scan):
 
 @inlined
 def _begin_segment(row):
-    """Begin the scan's next segment; return a lane (the state of reading) at the first AC code of the segment."""
     offsets = array_at(_u64(row[SEGMENTS]), 2, np.int64)
     row[SEGMENTS] += 8
     row[UNTIL] = min(row[PER_SEGMENT], row[LEFT])

@@ -56,7 +56,7 @@ class HuffmanTable:
         if len(self.symbols) + len(added) > 256:
             return None
         longest = max((k + 1 for k in range(MAX_CODE_BITS) if self.counts[k]), default=1)
-        free = 1  # number of free codes of the current length
+        free = 1
         for length, count in enumerate(self.counts, start=1):
             free = 2 * free - count
             if length >= longest and free > len(added) and count + len(added) <= 255:

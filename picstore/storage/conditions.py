@@ -166,7 +166,6 @@ class Condition:
                     self._refuse(f"the type {name} is not allowed; docs/sampling.md lists the types")
 
     def _use(self, path: list[str]) -> None:
-        """Add the column that ``path`` names to ``columns``; case is ignored if no column has exactly that name."""
         (*qualified, name) = path
         found = [each for each in self._names if each == name] or [
             each for each in self._names if each.lower() == name.lower()

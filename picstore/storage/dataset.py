@@ -459,12 +459,10 @@ class Dataset(Sequence[Record]):
 
     def count_records(self) -> RecordCounts:
         """Count records by label, without damaged entries; raise Damage or NotADataset if an index is unreadable."""
-        # Containers without live records are skipped, because their files may be missing.
         numbers = np.flatnonzero(self.live.counts).tolist()
         return count_records(numbers, self.containers.index, live=self.live.mask, relabel=self.labels)
 
     def _find_ids_end(self) -> int:
-        """Return a number above the ids of all stored records; read all ids if the files state no such number."""
         if self._ids_end is None:
             known = isinstance(self.path, Location) and known_ids_end(self.path, self.manifest, self._origin)
             self._ids_end = known or end_of_ids(self.containers.ids())
@@ -510,10 +508,6 @@ class Dataset(Sequence[Record]):
         return latest
 
     def _counts_to_save(self, root: Location) -> RecordCounts | None:
-        """Return the record counts by label: the saved counts if no label has changed, else new counts.
-
-        Return None if an index is unreadable.
-        """
         counts = counts_of_same_labels(root, self.manifest, self._origin)
         if counts is None:
             with contextlib.suppress(NotADataset, Damage):
@@ -532,7 +526,6 @@ class Dataset(Sequence[Record]):
         return edited
 
     def _select(self, chosen: Bools) -> Dataset:
-        """Return a selection of this dataset: the records marked in ``chosen``, bool (len(self),)."""
         selection = Dataset.__new__(Dataset)
         selection.__dict__.update(self.__dict__)
         selection.live = selected = SelectedRecords.of(self.live, chosen)

@@ -239,7 +239,6 @@ def holds_crc(raw: bytes) -> bool:
 
 
 def _parse_fields(document: dict[str, Any], version: int) -> Manifest:
-    """Check the JSON fields of a manifest and build the Manifest; raise MalformedJson if a field is wrong."""
     _CHECKS[version](document)
     fields = dict(document)
     fields["files"] = tuple(FileEntry(**entry) for entry in fields["files"])
@@ -259,7 +258,6 @@ def _remedy(path: Location) -> str:
 
 
 def _absence(root: Location) -> NotADataset:
-    """Return the error for a missing manifest, which states why the manifest is missing and what to do."""
     if not root.is_folder():
         if root.is_file():
             return NotADataset(f"{root} is a file; a picstore dataset is a directory")

@@ -52,7 +52,6 @@ def _to_rgb(memory: VectorMemory, luma: Any, blue: Any, red: Any, out: Any) -> N
 
 @vector_function(2)
 def _interpolate_across(memory: VectorMemory, row: Any, out: Any) -> None:
-    """Interpolate 16 chroma samples of a row to 32, each from the two nearest samples."""
     near = _samples(memory, row) * 3
     left, right = near + _samples(memory, row, -1) + 1 >> 2, near + _samples(memory, row, 1) + 2 >> 2
     memory.store(out, _interleave(left, right))

@@ -325,7 +325,6 @@ def _version_of(meta: Mapping[str, Any]) -> str:
 
 
 def _runs(pieces: Sequence[Piece], near: int) -> list[list[Piece]]:
-    """Sort pieces by offset, and group pieces that are at most ``near`` bytes apart."""
     import numpy as np
 
     ordered = sorted(pieces, key=lambda piece: piece[0])
