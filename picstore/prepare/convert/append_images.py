@@ -202,7 +202,6 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
 
 
 def _refuse_names_that_are_numbers(classes: Sequence[str], inputs: Sequence[Input]) -> None:
-    """Raise UsageError if an input's label is the index of one class of the dataset and the name of another class."""
     moved = {number_of_text(name) for number, name in enumerate(classes) if number_of_text(name) not in (None, number)}
     if moved and (label := next((one.label for one in inputs if one.label in moved), None)) is not None:
         raise UsageError(

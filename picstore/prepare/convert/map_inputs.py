@@ -88,7 +88,6 @@ def _attach(one: Input, files: Mapping[str, str], fields: set[str]) -> Input:
 
 
 def _first_map(request: MapRequest, inputs: Sequence[Input]) -> Any:
-    """Return the values of a request's first readable map; raise UsageError if none of its first maps is readable."""
     problem = ""
     for _, one in zip(range(_PROBED), _maps(request.name, inputs), strict=False):
         values = _try_read(one)

@@ -232,7 +232,6 @@ def read_number(tags: Tags, tag: int, default: int) -> int:
 
 
 def _one_of_all(tags: Tags, tag: int, default: int, name: str, samples: int) -> int:
-    """Return the value of a tag that must be the same for all samples of a pixel; raise ImageError if values differ."""
     values = set(read_numbers(tags, tag, (default,))[: max(1, samples)])
     if len(values) != 1:
         raise ImageError(f"TIFF: different {name} in one pixel ({', '.join(map(str, sorted(values)))}) are not read")

@@ -125,7 +125,6 @@ def _choose_image(images: list[str], found: dict[str, Any], given: str | None, p
 
 
 def _check_matlab(item: Any, name: str, path: Path) -> None:
-    """Raise UsageError if a MATLAB array has its images along the first dimension, which is the last in the file."""
     channels = [size in (1, 3, 4) for size in item.shape]
     if _is_of_matlab(item) and item.ndim == 4 and channels[0] and not any(channels[1:]):
         shape = " × ".join(map(str, reversed(item.shape)))

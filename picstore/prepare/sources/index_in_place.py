@@ -62,7 +62,6 @@ def list_index(location: Location, *, root: Where | None = None) -> Listing:
 
 
 def _unreadable(dataset: Dataset, number: int, error: Damage | NotADataset) -> list[Input]:
-    """Return a failing input for each record, except deleted ones, of a container that cannot be read."""
     ref = dataset.containers.container_ref(number)
     what = error.what if isinstance(error, Damage) else "the file is missing"
     problem, count = f"damaged: {what}", int(dataset.live.counts[number])

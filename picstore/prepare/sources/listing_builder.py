@@ -215,7 +215,6 @@ class ListingBuilder:
         return Listing(kind, inputs, names, tuple(self._facts.attachments), all_remarks, alike=dict(self._facts.alike))
 
     def _estimate_losses(self) -> tuple[Sequence[Input], list[str]]:
-        """Return the inputs, with ``lost`` estimated from undamaged files, and a message if any file is damaged."""
         inputs: Sequence[Input] = self._inputs
         if not self._facts.damaged:
             return inputs, []
@@ -227,7 +226,6 @@ class ListingBuilder:
         return inputs, [f"damaged files have lost an unknown number of samples, about {lost:,}: {files}{more}"]
 
     def _no_labels(self, where: object, labels: LabelFields | str | None) -> str:
-        """Return a message that no sample has a label; raise UsageError if no sample has the field the user named."""
         fields = quoted(self._facts.fields)
         if isinstance(labels, LabelFields) and labels.chosen is not None:
             return f"no labels: all values of {labels.chosen!r} are missing"

@@ -69,7 +69,6 @@ def end_at_damage(
 
 
 def _of_version(sample: T, version: str) -> T:
-    """Return the sample with its file's ``version`` set, also in attachments from the same file."""
     attachments = sample.attachments
     if attachments:
         attachments = tuple(

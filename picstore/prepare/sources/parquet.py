@@ -73,7 +73,6 @@ def list_parquet(
 
 
 def _require_readable(files: list[Location]) -> None:
-    """Raise the first file's error, a Damage, if none of the source's files can be opened."""
     first: Damage | None = None
     for file in files:
         damage = _damage_of_schema(file)
@@ -134,7 +133,6 @@ def _samples(part: ParquetPart, columns: ColumnChoice) -> Iterator[SourceSample]
 
 
 def _attached(sample: SourceSample, column: str, where: bytes) -> Input:
-    """Return the attachment that a column has for a sample, whose row group and row are packed in ``where``."""
     key = where + column.encode()
     return Input(f"{sample.name}/{printable(column)}", -1, sample.path, reader=read_parquet, key=key)
 

@@ -75,7 +75,6 @@ def parquet_parts(location: Location, split: str | None) -> list[ParquetPart]:
 
 
 def _paths_below(folder: Location, above: tuple[str, ...], parents: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the path of each Parquet file below a folder, relative to the source, as a tuple of names."""
     own = str(folder.path.resolve()) if isinstance(folder, Folder) else str(folder)
     # Skip a folder that is one of the folders above it, to which a link leads back.
     if own in parents:

@@ -159,7 +159,6 @@ def require_readable(probe: SourceProbe) -> None:
 
 
 def _refuse_annotations(probe: SourceProbe) -> None:
-    """Raise UsageError if a folder or its ``annotations`` holds annotation files that ``--source folder`` ignores."""
     inner = [f"annotations/{entry.name}" for entry in _entries(probe, "annotations") if not entry.is_folder]
     for suffix, beginning, what, remedy in _ANNOTATIONS:
         for name in [name for name in (*probe.files, *inner) if name.lower().endswith(suffix)][:_PROBED_FILES]:

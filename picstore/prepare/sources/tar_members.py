@@ -62,7 +62,6 @@ def members_of(path: str) -> Iterator[Member]:
 
 
 def _checked_size(header: bytes, file: str, offset: int) -> int:
-    """Return the size that a header states; raise Corrupt if the header's checksum is wrong."""
     try:
         checksum = int(header[148:156].rstrip(b"\0 ") or b"-1", 8)
         field = header[124:136]

@@ -219,7 +219,6 @@ def _of_list(pairs: Sequence[_Pair], file: Location) -> list[_Pair]:
 
 
 def _require_labels(folder: Location, pairs: Sequence[_Pair], notes: Mapping[str, int]) -> None:
-    """Raise UsageError if no image has a label file and the folders hold other files, such as masks."""
     if pairs and all(pair.labels is None for pair in pairs) and sum(notes.values()) >= len(pairs):
         raise UsageError(
             f"{folder} has other files than YOLO's .txt in {_LABELS}; if they are masks, name each image and its mask "

@@ -99,14 +99,12 @@ def _repeated(hashed: Hashes, distance: int) -> int:
 
 
 def _known(dataset: Dataset) -> dict[str, Array]:
-    """Return, by name, ``width``, ``height``, ``bytes`` and ``sampling`` of all images with undamaged index entries."""
     facts: Table = dataset.facts()
     facts = facts[facts["id"] != -1]
     return {name: facts[name] for name in (*_SIZES, "sampling")}
 
 
 def _qualities(dataset: Dataset, sampled: int) -> Iterable[int]:
-    """Yield the estimated quality of up to ``sampled`` evenly spaced images; skip damaged images, and other formats."""
     count = min(len(dataset), sampled)
     for k in range(count):
         with contextlib.suppress(Damage, NotADataset, ImageError):

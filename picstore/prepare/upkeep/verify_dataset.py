@@ -292,7 +292,6 @@ def _check_container(container: Container, task: FileCheck, deleted: I64) -> lis
 
 
 def _wrong_mask(container: Container, k: int, maps: Mapping[str, MapSpec]) -> str:
-    """Return a message about the first mask or map of a record that does not fit its image, or an empty string."""
     info = container.info(k)
     size = info.width, info.height
     found = (
@@ -304,7 +303,6 @@ def _wrong_mask(container: Container, k: int, maps: Mapping[str, MapSpec]) -> st
 
 
 def _wrong_row_checksum(container: Container, k: int) -> str:
-    """Return a message about the first difference between an image and its row checksums, or an empty string."""
     table = container.segment_table
     crcs = None if table is None else stored_checksums(container.index, table, k)
     jpeg = container.jpeg(k)
