@@ -50,7 +50,7 @@ def append(listing: Listing, destination: Where, options: ConvertOptions, *, res
     """Convert every input of a source, and append the records to a dataset, with ids above the existing ids.
 
     Labels are matched by class name if source and dataset have names; new names follow the existing names. Return the
-    manifest of the whole dataset, and the tally of the new inputs. Errors are those of :func:`picstore.append`.
+    manifest of the whole dataset, and the new inputs' counts by status. Errors are those of :func:`picstore.append`.
     """
     require_no_partition(listing)
     clock = begin_clock(options)

@@ -57,7 +57,7 @@ class ConvertOptions:
 
 
 # Function that builds the dataset after the job's last row. Its argument has, by index of each row that this run
-# converted, the tally and checksum of the row's ledger fragment.
+# converted, the counts and checksum of the row's ledger lines.
 Finish: TypeAlias = Callable[[Mapping[int, ledger.WrittenFragment]], ConversionResult]
 
 

@@ -39,7 +39,7 @@ def finish_dataset(
 
     Args:
         settings: settings of the job.
-        written: tally and checksum of each ledger fragment that this run wrote, by row of the job.
+        written: counts and checksum of the ledger lines of each row that this run converted.
         rows: number of rows of the job.
         classes, attachments: names of the source's classes and attachments.
 

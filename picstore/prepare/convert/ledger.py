@@ -165,7 +165,7 @@ def tally_lines(lines: Iterable[LedgerLine]) -> Tally:
 
 
 def tally_fragment(fragment: bytes) -> Tally:
-    """Return the tally of a ledger fragment's lines; raise Corrupt if a line is damaged."""
+    """Count the lines of a ledger fragment by status and reason; raise Corrupt if a line is damaged."""
     lines = list(map(_parse, fragment.splitlines(keepends=True)))
     if None in lines:
         raise Corrupt("a part of the ledger was damaged meanwhile; run the command again with --resume", UNFINISHED)
@@ -177,7 +177,7 @@ def _fragment_name(row: int) -> str:
 
 
 def write_fragment(root: WritableLocation, row: int, lines: Sequence[LedgerLine]) -> WrittenFragment:
-    """Write a row's ledger fragment, which declares the row finished; return the fragment's tally and checksum."""
+    """Write the ledger lines of a row of inputs, which declares the row finished; return their counts and checksum."""
     crc = write_lines(root / UNFINISHED / _fragment_name(row), lines)
     return WrittenFragment(tally_lines(lines), crc)
 
