@@ -92,7 +92,7 @@ _BYTES_PER_PIXEL = 64
 
 
 def find_coder(data: bytes, *, name: str = "") -> str | None:
-    """Return the coder of a file, by its first bytes or its name; None if ImageMagick must not read the file."""
+    """Return ImageMagick's coder for a file, by the first bytes or the name; None if ImageMagick must not read it."""
     extension = PurePath(name).suffix[1:].lower()
     if data.startswith(TIFF_STARTS):
         return "dng" if extension in _RAW or data[8:10] == b"CR" else None
