@@ -25,18 +25,18 @@ LIMITS = {
     "audit.md": 630,
     "benchmarks.md": 2130,
     "cli.md": 2410,
-    "comparison.md": 1320,
+    "comparison.md": 1160,
     "compatibility.md": 730,
     "convert.md": 830,
     "decisions.md": 1410,
     "demo/index.md": 310,
     "design.md": 1470,
-    "distributed.md": 1030,
+    "distributed.md": 1000,
     "editing.md": 1000,
     "environment.md": 840,
     "format.md": 4690,
     "formats.md": 2030,
-    "frameworks.md": 1550,
+    "frameworks.md": 1380,
     "gpu.md": 840,
     "imagenet.md": 330,
     "index-in-place.md": 790,
@@ -50,7 +50,7 @@ LIMITS = {
     "objects.md": 1090,
     "order-batches.md": 590,
     "order.md": 1300,
-    "performance.md": 730,
+    "performance.md": 720,
     "reference/loader.md": 1210,
     "reference/python.md": 470,
     "reference/transforms.md": 1230,
@@ -67,7 +67,7 @@ LIMITS = {
     "tutorial.md": 780,
     "view.md": 1170,
 }
-TOTAL = 47_960
+TOTAL = 47_800
 
 
 class Nav(yaml.SafeLoader):  # type: ignore[misc]
