@@ -22,7 +22,7 @@ GENERATED = {"reference/commands.md", "examples/index.md"}  # by scripts/docs_ho
 # reader can do without belong in docs/archive, which has no limit.
 NEW = 1000  # of a page that is not in LIMITS
 LIMITS = {
-    "audit.md": 630,
+    "audit.md": 580,
     "benchmarks.md": 2130,
     "cli.md": 2410,
     "comparison.md": 1160,
@@ -42,10 +42,10 @@ LIMITS = {
     "index-in-place.md": 740,
     "index.md": 330,
     "large-images.md": 560,
-    "loops.md": 820,
-    "map.md": 720,
+    "loops.md": 750,
+    "map.md": 640,
     "maps.md": 750,
-    "migrate.md": 850,
+    "migrate.md": 800,
     "mixing.md": 640,
     "objects.md": 1090,
     "order-batches.md": 590,
@@ -67,7 +67,7 @@ LIMITS = {
     "tutorial.md": 720,
     "view.md": 1170,
 }
-TOTAL = 46_460
+TOTAL = 46_230
 
 
 class Nav(yaml.SafeLoader):  # type: ignore[misc]
