@@ -7,7 +7,6 @@ mixes batches (MixUp, CutMix) and how often it repeats a record.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -206,9 +205,10 @@ def find_recipe(given: str) -> tuple[list[Transforms | Views], dict[str, Any]]:
         if given not in NAMED:
             raise UsageError(f"no recipe {given!r}; possible are {', '.join(NAMED)}, or a file FILE.toml")
         return [NAMED[given]()], {}
+    from picstore.storage.location.resolve import checked_path
     from picstore.train.mux_config import read_toml
 
-    config = read_toml(Path(given), needs_source=False)
+    config = read_toml(checked_path(given), needs_source=False)
     lists = [entry.transform for entry in config.entries if entry.transform is not None]
     if len(lists) < len(config.entries) or not lists:
         lists.append(config.transform)

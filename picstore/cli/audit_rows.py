@@ -6,13 +6,13 @@ import csv as csv_files
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from picstore.errors import UsageError
 from picstore.results import AuditedDataset, AuditResult
+from picstore.storage.location.resolve import checked_path
 from picstore.train.audited import UNKNOWN, Audit
 
 _MOST_ROWS = 1_000_000  # Largest number of rows, of about 1 kB each, to return in memory; a CSV file may have more.
@@ -47,7 +47,7 @@ def answer(
     elif steps is not None:
         rows = _samples(audited, first, stop)
     kept, number = [], 0
-    with Path(csv).open("w", newline="", encoding="utf-8") if csv is not None else nullcontext() as file:
+    with checked_path(csv).open("w", newline="", encoding="utf-8") if csv is not None else nullcontext() as file:
         writer = None
         for number, row in enumerate(rows, start=1):
             if file is None:

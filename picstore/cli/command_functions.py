@@ -10,7 +10,6 @@ import inspect
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,7 +69,7 @@ def delete(
     from picstore.verbs.delete import delete as delete_images
     from picstore.verbs.delete import read_ids
 
-    return delete_images(dataset, [*id, *(read_ids(Path(ids)) if ids is not None else ())], **options)
+    return delete_images(dataset, [*id, *(read_ids(ids) if ids is not None else ())], **options)
 
 
 def audit(
@@ -105,7 +104,7 @@ def audit(
     from picstore.verbs.delete import read_ids
 
     audited = audit_state(checkpoint, dataset, **options)
-    wanted = [*id, *(read_ids(Path(ids)) if ids is not None else ())]
+    wanted = [*id, *(read_ids(ids) if ids is not None else ())]
     return answer(audited, steps=steps, ids=wanted, paths=path, counts=counts, unseen=unseen, csv=csv)
 
 

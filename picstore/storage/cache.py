@@ -23,7 +23,7 @@ from picstore.storage.format.checksum import crc32c
 from picstore.storage.format.container import ContainerRef
 from picstore.storage.location.abstract_location import PARTIAL
 from picstore.storage.location.local import Folder
-from picstore.storage.location.resolve import Allocate, Location
+from picstore.storage.location.resolve import Allocate, Location, checked_path
 from picstore.storage.sizes import parse_size
 
 DEFAULT_LIMIT = "50GiB"
@@ -82,7 +82,7 @@ class Cache:
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int | str, dataset: str, root: Location) -> None:
-        self.folder = Path(folder).absolute()
+        self.folder = checked_path(folder).absolute()
         self.limit = parse_size(limit)
         digest = hashlib.sha256(str(root.absolute()).encode("utf-8", "surrogatepass")).hexdigest()
         self._own = self.folder / f"{dataset}-{digest[:16]}"

@@ -210,6 +210,8 @@ class DataMux(BatchLoader[MuxOrder]):
 
 
 def _open(entry: MuxEntry, **options: Any) -> Dataset:
+    if isinstance(entry.path, Dataset) and options["cache"] is not None:
+        raise UsageError(f"{entry.path.path} is open and has a cache of its own; give the cache to picstore.Dataset")
     dataset = entry.path if isinstance(entry.path, Dataset) else Dataset(entry.path, root=entry.root, **options)
     return dataset if entry.where is None else dataset.where(entry.where)
 

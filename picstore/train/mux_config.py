@@ -30,6 +30,8 @@ import torch
 
 from picstore.errors import UsageError, counted
 from picstore.storage.dataset import Dataset
+from picstore.storage.location.local import Folder
+from picstore.storage.location.resolve import checked_path
 from picstore.storage.location.text_files import text_of_file
 from picstore.train.loader_options import LoaderOptions
 from picstore.train.order.mux_order import MuxSchedule
@@ -122,7 +124,7 @@ def read_config(path: Any) -> MuxConfig:
         if not path:
             raise UsageError("DataMux() needs at least one dataset, with base label and count")
         return MuxConfig(tuple(_given(triple) for triple in path))
-    config = Path(path)
+    config = checked_path(path)
     if config.suffix.lower() == ".toml":
         return read_toml(config)
     words = _read_text(config).split()
@@ -160,8 +162,8 @@ def _from_triple(name: str, base: str, count: str, config: Path) -> MuxEntry:
 
 
 def _entry(config: Path, path: str, base: int, count: int, **options: Any) -> MuxEntry:
-    beside = config.parent / path
-    found = beside if beside.exists() else Path(path)
+    beside = Folder(config.parent / path)
+    found = beside.path if beside.exists() else Path(path)
     return _checked(MuxEntry(found, base, count, **{"name": path, **options}), f"{config}")
 
 

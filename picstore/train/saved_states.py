@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import zipfile
 from collections.abc import Mapping
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from picstore.errors import UsageError, counted
+from picstore.storage.location.local import Folder
+from picstore.storage.location.resolve import checked_path
 from picstore.storage.location.text_files import text_of_file
 
 _MAX_JSON = 1 << 28
@@ -51,13 +54,14 @@ def find_state(value: Any) -> dict[str, Any]:
     raise UsageError("there is no loader's state; give an object with the members of loader.state_dict()")
 
 
-def read_states(path: Path) -> list[Found]:
+def read_states(given: str | os.PathLike[str]) -> list[Found]:
     """Read all states of loaders in a file, or in the files of a folder and of its immediate subfolders.
 
     Raises:
         UsageError: the file cannot be read, or there is no state; the message names the files that were searched.
     """
-    if not path.is_dir():
+    path = checked_path(given)
+    if not Folder(path).is_folder():
         if found := find_states(_read(path), path.name):
             return found
         raise UsageError(f"{path}: there is no loader's state in it; save loader.state_dict() in your checkpoint")

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from picstore.errors import PicstoreError, UsageError
@@ -80,7 +79,7 @@ def audit(
         if not found:
             raise UsageError("there is no loader's state; give what state_dict() of a loader returned")
     else:
-        found = read_states(Path(checkpoint))
+        found = read_states(checkpoint)
     states, remark = join_workers(found)
     audits = [(place, _try(state, dataset, options)) for place, state in states]
     fitting = [(place, each) for place, each in audits if not isinstance(each, UsageError)]
@@ -134,13 +133,15 @@ def _audit(state: dict[str, Any], dataset: Any, options: dict[str, Any]) -> Audi
 
 def _audit_mux(state: dict[str, Any], dataset: Any, root: Where | None) -> Audit:
     from picstore.storage.dataset import Dataset
+    from picstore.storage.location.local import Folder
+    from picstore.storage.location.resolve import checked_path
     from picstore.train.audited import Audit
     from picstore.train.orders_of_states import mux_of_state
 
     given = list(dataset) if isinstance(dataset, (list, tuple)) else [dataset]
     names, schedule, per_rank = state["datasets"], None, True
     entries: list[tuple[Any, str | None, Any]] = [(each, None, root) for each in given]
-    if len(given) == 1 and not isinstance(given[0], Dataset) and Path(str(given[0])).is_file():
+    if len(given) == 1 and not isinstance(given[0], Dataset) and Folder(checked_path(str(given[0]))).is_file():
         # Imported only for a mux's configuration, because this module imports torch.
         from picstore.train.mux_config import make_schedule, read_config
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterable
 from numbers import Integral
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from picstore.errors import Conflict, UsageError
@@ -38,7 +37,7 @@ def delete(dataset: Where, ids: Iterable[int] | str | os.PathLike[str], *, root:
     from picstore.storage.dataset import Dataset
     from picstore.storage.location.resolve import locate
 
-    given: Any = read_ids(Path(ids)) if isinstance(ids, (str, os.PathLike)) else ids
+    given: Any = read_ids(ids) if isinstance(ids, (str, os.PathLike)) else ids
     if not isinstance(given, Iterable):
         raise UsageError(f"ids is {given!r}; give a list, [{given!r}], or a file of ids")
     chosen = set(given)
@@ -56,19 +55,22 @@ def delete(dataset: Where, ids: Iterable[int] | str | os.PathLike[str], *, root:
     raise UsageError(f"{locate(dataset)} is edited all the time; nothing was deleted, begin again")
 
 
-def read_ids(file: Path) -> list[int]:
+def read_ids(ids: str | os.PathLike[str]) -> list[int]:
     """Read a file of ids, one per line; raise UsageError if a line is not an id."""
+    from picstore.storage.location.local import Folder
+    from picstore.storage.location.resolve import checked_path
     from picstore.storage.location.text_files import text_of_file
 
-    if not file.is_file():
+    file = checked_path(ids)
+    if not Folder(file).is_file():
         raise UsageError(f"{file} is not a file; give a file of ids, one per line, or a list of ids")
     if (size := file.stat().st_size) > _MAX_FILE:
         raise UsageError(f"{file} has {size:,} bytes; at most {_MAX_FILE:,} are possible")
-    ids = []
+    found = []
     for number, line in enumerate(text_of_file(file.read_bytes(), "replace").splitlines(), start=1):
         if not line.strip():
             continue
         if not (line.strip().isascii() and line.strip().isdecimal() and len(line.strip()) < 19):
             raise UsageError(f"line {number} of {file} is {line[:40]!r}; give one id a line")
-        ids.append(int(line))
-    return ids
+        found.append(int(line))
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from picstore.display.progress import ProgressOption, open_display
@@ -52,9 +51,11 @@ def dupes(
         MissingDependency, PicstoreError: Ray is not installed, or the cluster cannot be reached.
     """
     from picstore.prepare.upkeep.near_duplicates import MAX_DISTANCE, find_duplicates, hash_images, save_hashes
+    from picstore.storage.location.resolve import locate_writable
 
     started = time.monotonic()
     require_range("distance", distance, 0, MAX_DISTANCE)
+    listed = None if ids is None else locate_writable(ids)
     opened = open_dataset(dataset, root)
     against = None if other is None else open_dataset(other, other_root)
     with open_engine(engine, workers) as processes, open_display("dupes", progress) as display:
@@ -65,8 +66,8 @@ def dupes(
         if save:
             save_hashes(opened, hashed)
     found = sorted(each.id for group in groups for each in group.duplicates)
-    if ids is not None:
-        Path(ids).write_text("".join(f"{id_}\n" for id_ in found))
+    if listed is not None:
+        listed.write("".join(f"{id_}\n" for id_ in found).encode())
     return DupesResult(
         dataset=str(opened.path),
         other=None if against is None else str(against.path),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from picstore.display.progress import ProgressOption, open_display
@@ -60,22 +59,22 @@ def export(
     """
     from picstore.prepare.exports import run_export
     from picstore.storage.location.overlap_check import require_apart
+    from picstore.storage.location.resolve import checked_path
     from picstore.storage.sizes import parse_size
 
     started = time.monotonic()
+    folder = checked_path(out)
     size = parse_size(shard_size)
     with open_engine(engine, workers) as processes, open_display("export", progress) as display:
         selected = open_selection(
             dataset, where=where, split=split, part=part, split_seed=split_seed, split_by=split_by, root=root
         )
         require_apart(out, selected.folders)
-        done = run_export.export(
-            selected, Path(out), format=format, shard_size=size, workers=processes, progress=display
-        )
+        done = run_export.export(selected, folder, format=format, shard_size=size, workers=processes, progress=display)
     for remark in done.remarks:
         display.remark(remark)
     return ExportResult(
-        out=str(Path(out)),
+        out=str(folder),
         format=format,
         images=done.images,
         bytes=done.bytes,

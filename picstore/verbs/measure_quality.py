@@ -73,6 +73,7 @@ def measure_quality(
 
         if plot is not None:
             require_matplotlib()
+            drawn = locate_writable(plot)
         processes = count_workers(workers)
         display.begin_stage("listing")
         listing = open_inputs(source, given, LocalEngine(processes))
@@ -110,5 +111,5 @@ def measure_quality(
         qualities=report.rows(),
     )
     if plot is not None and result.images:
-        locate_writable(plot).write(draw_qualities(result.qualities, title=result.title))
+        drawn.write(draw_qualities(result.qualities, title=result.title))
     return result

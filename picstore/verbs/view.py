@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from picstore.errors import missing_extra
+from picstore.errors import UsageError, missing_extra
 from picstore.verbs.common_arguments import open_dataset, open_selection, require_range
 
 if TYPE_CHECKING:
@@ -79,6 +78,8 @@ def open_page(
     """Return the page of :func:`view` without starting its server; arguments and errors are those of :func:`view`."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise missing_extra("the page needs Starlette and uvicorn", "view")
+    from picstore.storage.location.local import Folder
+    from picstore.storage.location.resolve import checked_path
     from picstore.viewer.records import Records
     from picstore.viewer.server import Page
     from picstore.viewer.session import Session
@@ -92,8 +93,10 @@ def open_page(
     if isinstance(state, (str, os.PathLike)):
         from picstore.train.saved_states import read_states
 
-        ((_, state), *_) = read_states(Path(state))
+        ((_, state), *_) = read_states(state)
     beside = None if other is None else Session(Records(open_dataset(other, other_root)))
     shown = Records(open_selection(dataset, root=root, **selection))
-    folder = None if inputs is None else Path(inputs)
+    folder = None if inputs is None else checked_path(inputs)
+    if folder is not None and not Folder(folder).is_folder():
+        raise UsageError(f"inputs is {folder}, which is not a folder; give the folder that was converted")
     return Page(Session(shown, recipe, state, folder, beside), port=port, embed=embed)

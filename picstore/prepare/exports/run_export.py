@@ -40,6 +40,7 @@ from picstore.storage.format.container import Container
 from picstore.storage.format.maps import export_map
 from picstore.storage.format.record import Record, extra_to_json
 from picstore.storage.location.atomic_file import make_folder, sync, sync_folder
+from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import locate, map_concurrently
 
 _UNFINISHED = ".unfinished"  # folder of files being written; begins with a dot, unlike the names of class folders
@@ -100,9 +101,9 @@ def export(
             f"{dataset.path} is an index of other files than upright JPEGs ({dataset.foreign:,}); convert it"
         )
     unfinished = out / _UNFINISHED
-    if unfinished.exists():
+    if Folder(unfinished).exists():
         raise UsageError(f"{out} holds an export that goes on or was interrupted; if none goes on, remove {out}")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if Folder(out).exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} exists and is not an empty folder; choose another destination")
     make_folder(unfinished)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -10,6 +11,7 @@ import weakref
 from pathlib import Path
 from typing import BinaryIO
 
+from picstore.errors import UsageError
 from picstore.storage.location.abstract_location import PARTIAL, Buffer
 
 
@@ -106,11 +108,19 @@ os.register_at_fork(before=_flush_all)
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its missing parents, so that they outlast a crash of the machine."""
-    if not path.is_dir():
-        make_folder(path.parent)
-        path.mkdir(exist_ok=True)
-        sync_folder(path.parent)
+    """Create a folder and its missing parents, so that they outlast a crash of the machine.
+
+    Raise UsageError if the path is too long for its file system.
+    """
+    try:
+        if not path.is_dir():
+            make_folder(path.parent)
+            path.mkdir(exist_ok=True)
+            sync_folder(path.parent)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise UsageError(f"{path} is too long for its file system; give a shorter path") from None
 
 
 def sync_folder(path: Path) -> None:

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from picstore.storage.location.abstract_location import (
 from picstore.storage.location.atomic_file import AtomicFile, make_folder, partial_path, sync_folder
 from picstore.storage.location.regular_file import NotRegular, is_folder, open_regular
 
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)  # errors of paths where no file can be
 _LOCK_POLL = 0.01  # seconds between attempts to lock a file
 
 
@@ -124,13 +126,24 @@ class Folder(WritableLocation):
             raise _translated(error, file=str(self), offset=0) from error
 
     def is_file(self) -> bool:
-        return self.path.is_file()
+        return stat.S_ISREG(self._mode())
 
     def is_folder(self) -> bool:
-        return self.path.is_dir()
+        return stat.S_ISDIR(self._mode())
 
     def exists(self) -> bool:
-        return self.path.exists()  # True for pipes and devices too.
+        return self._mode() != 0  # True for pipes and devices too.
+
+    def _mode(self) -> int:
+        """Return the path's ``st_mode``, or 0 if nothing exists there."""
+        try:
+            return self.path.stat().st_mode
+        except ValueError:  # The path has a zero byte or half a surrogate pair.
+            return 0
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return 0
+            raise _translated(error, file=str(self), offset=0) from error
 
     def entries(self) -> list[Entry]:
         try:
@@ -262,7 +275,7 @@ def _read_without_waiting(descriptor: int, memory: memoryview, offset: int) -> b
 
 
 def _translated(error: OSError, *, file: str, offset: int) -> PicstoreError:
-    if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
+    if isinstance(error, IsADirectoryError) or error.errno in _ABSENT:
         return NotADataset(f"{file} is missing")
     if isinstance(error, NotRegular):
         return Damage(f"it is {error.strerror}", file=file, offset=offset)

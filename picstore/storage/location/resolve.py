@@ -64,13 +64,34 @@ def locate(where: Where) -> Location:
     path = os.fspath(where) if isinstance(where, (str, os.PathLike)) else None
     if not isinstance(path, str):
         raise UsageError(f"{reprlib.repr(where)} is not a path or URL; give a str or a pathlib.Path")
-    match = _URL.fullmatch(path)
-    if match is None or (match[1] not in _SCHEMES and "://" not in path):
-        return Folder(Path(path))
+    if (match := _match_url(path)) is None:
+        return Folder(checked_path(path))
     if match[1] not in _SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
         raise UsageError(f"{redact(path)} is a URL of an unknown scheme; known are {known} and paths")
     return _class_of(match[1]).parse(match[1], match[2])
+
+
+def _match_url(path: str) -> re.Match[str] | None:
+    """Return the scheme and the rest of a URL as groups 1 and 2, or None if the string is a path."""
+    match = _URL.fullmatch(path)
+    return match if match and (match[1] in _SCHEMES or "://" in path) else None
+
+
+def checked_path(where: str | os.PathLike[str]) -> Path:
+    """Return a local path; raise UsageError if it is a URL, or has a character that no path can have.
+
+    Such characters are the zero byte and half a surrogate pair.
+    """
+    path = Path(where)
+    if _match_url(os.fspath(where)) is not None:
+        raise UsageError(f"{redact(os.fspath(where))} is a URL; give a path of this machine")
+    try:
+        if b"\0" not in os.fsencode(path):
+            return path
+    except UnicodeEncodeError:
+        pass
+    raise UsageError(f"{reprlib.repr(str(path))} has a character that no path can have; give a path or URL")
 
 
 def _class_of(scheme: str) -> type[RemoteFile]:

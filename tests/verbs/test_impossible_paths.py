@@ -1,0 +1,103 @@
+"""Paths that no file can have, and URLs where a local path is needed: refused by a message in every argument."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import picstore
+from picstore.errors import PicstoreError, UsageError
+
+IMPOSSIBLE = {"long name": "x" * 300, "long path": "a/" * 3000 + "b", "zero byte": "a\0b", "half a pair": "a\ud800b"}
+Make = Callable[..., Path]
+
+
+def open_mux(folder: Path, table: str) -> picstore.DataMux:
+    file = folder / "mux.toml"
+    file.write_text(f"[[source]]\nbase = 0\ncount = 1\n{table}")
+    return picstore.DataMux(file)
+
+
+# What takes a path, by name: functions of the path, of an existing dataset, and of a folder for what is written.
+DOORS: dict[str, Callable[[str, Path, Path], Any]] = {
+    "Dataset": lambda bad, dataset, _: picstore.Dataset(bad),
+    "Loader": lambda bad, dataset, _: picstore.Loader(bad, batch_size=2),
+    "DataMux": lambda bad, dataset, _: picstore.DataMux(bad),
+    "a mux's TOML": lambda bad, dataset, folder: open_mux(folder, f"path = {json.dumps(bad)}"),
+    "cache": lambda bad, dataset, _: picstore.Loader(dataset, batch_size=2, cache=bad),
+    "convert": lambda bad, dataset, folder: picstore.convert(bad, folder / "out"),
+    "convert's out": lambda bad, dataset, folder: picstore.convert(folder, bad),
+    "convert's classes": lambda bad, dataset, folder: picstore.convert(folder, folder.parent / "out", classes=bad),
+    "convert's annotations": lambda bad, dataset, folder: picstore.convert(folder, dataset / "out", annotations=bad),
+    "index": lambda bad, dataset, folder: picstore.index(bad, folder / "out"),
+    "append's out": lambda bad, dataset, folder: picstore.append(folder, bad),
+    "measure_quality": lambda bad, dataset, _: picstore.measure_quality(bad),
+    "audit": lambda bad, dataset, _: picstore.audit(bad, dataset),
+    "audit's dataset": lambda bad, dataset, _: picstore.audit({"datasets": []}, bad),
+    "delete's ids": lambda bad, dataset, _: picstore.delete(dataset, bad),
+    "info": lambda bad, dataset, _: picstore.info(bad),
+    "verify": lambda bad, dataset, _: picstore.verify(bad),
+    "merge": lambda bad, dataset, _: picstore.merge(bad),
+    "repair": lambda bad, dataset, _: picstore.repair(bad),
+    "shuffle": lambda bad, dataset, folder: picstore.shuffle(bad, folder / "out"),
+    "shuffle's out": lambda bad, dataset, folder: picstore.shuffle(dataset, bad),
+    "export": lambda bad, dataset, folder: picstore.export(bad, folder / "out", format="folder"),
+    "export's out": lambda bad, dataset, folder: picstore.export(dataset, bad, format="folder"),
+    "compare's other": lambda bad, dataset, _: picstore.compare(dataset, bad),
+    "view's inputs": lambda bad, dataset, _: picstore.view(dataset, inputs=bad).close(),
+    "map": lambda bad, dataset, _: picstore.map(bad, len, column="n"),
+}
+LOCAL = ("DataMux", "cache", "audit", "delete's ids", "export's out", "view's inputs")  # no store holds such a file
+
+
+@pytest.mark.parametrize("bad", IMPOSSIBLE.values(), ids=list(IMPOSSIBLE))
+@pytest.mark.parametrize("door", DOORS)
+def test_an_impossible_path_is_refused_by_a_message(
+    make_dataset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str, bad: str
+) -> None:
+    dataset, folder = make_dataset(8), tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(PicstoreError):
+        DOORS[door](bad, dataset, folder)
+    assert {path.name for path in folder.iterdir()} <= {"mux.toml"}
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/x", "https://host.invalid/x", "hf://datasets/a/b", "ftp://host/x"])
+@pytest.mark.parametrize("door", LOCAL)
+def test_a_url_in_place_of_a_local_path_makes_no_folder_of_its_name(
+    make_dataset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str, url: str
+) -> None:
+    dataset, folder = make_dataset(8), tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for given in (url, Path(url)) if url[0] != "f" else (url,):  # pathlib makes one slash of two
+        with pytest.raises(UsageError, match="is a URL"):
+            DOORS[door](given, dataset, folder)  # type: ignore[arg-type]
+    assert not list(folder.iterdir())
+
+
+def test_a_folder_that_may_not_be_read_is_an_error_of_picstore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(PicstoreError, match="cannot be read: Permission denied"):
+        picstore.Dataset(tmp_path)
+
+
+def test_a_cache_is_not_given_beside_open_datasets(make_dataset: Make, tmp_path: Path) -> None:
+    opened = picstore.Dataset(make_dataset(8))
+    with pytest.raises(UsageError, match="has a cache of its own"):
+        picstore.DataMux([(opened, 0, 1)], cache=tmp_path)
+
+
+def test_the_ids_of_duplicates_have_a_possible_file_before_images_are_read(make_dataset: Make) -> None:
+    with pytest.raises(UsageError, match="character that no path can have"):
+        picstore.dupes(make_dataset(8), ids="a\0b")
