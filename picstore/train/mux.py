@@ -74,7 +74,7 @@ class DataMux(BatchLoader[MuxOrder]):
         seed, device, threads, budget, targets, dtype: as for :class:`picstore.Loader`.
         memory_format, decoder, isolate, processes, engine, workers, collate: as for :class:`picstore.Loader`.
         rank, world_size: as for :class:`picstore.Loader`.
-        cache, cache_limit: as for :class:`picstore.Loader`; one folder for all datasets.
+        cache, cache_limit: as for :class:`picstore.Loader`; one folder for all datasets of a configuration file.
         max_pixels, reducing_gap: as for :class:`picstore.Loader`.
         on_damage: as for :class:`picstore.Loader`; a damaged record is replaced by another record of the dataset.
 
