@@ -22,7 +22,7 @@ GENERATED = {"reference/commands.md", "examples/index.md"}  # by scripts/docs_ho
 # reader can do without belong in docs/archive, which has no limit.
 NEW = 1000  # of a page that is not in LIMITS
 LIMITS = {
-    "audit.md": 580,
+    "audit.md": 570,
     "benchmarks.md": 2130,
     "cli.md": 2410,
     "comparison.md": 1160,
@@ -51,7 +51,7 @@ LIMITS = {
     "order-batches.md": 590,
     "order.md": 1300,
     "performance.md": 640,
-    "reference/loader.md": 1210,
+    "reference/loader.md": 1200,
     "reference/python.md": 470,
     "reference/transforms.md": 1230,
     "reliability.md": 810,
@@ -62,12 +62,12 @@ LIMITS = {
     "shapes.md": 600,
     "sources.md": 1930,
     "targets.md": 710,
-    "training.md": 1200,
+    "training.md": 1210,
     "transforms.md": 1200,
     "tutorial.md": 720,
     "view.md": 1070,
 }
-TOTAL = 45_790
+TOTAL = 45_770
 
 
 class Nav(yaml.SafeLoader):  # type: ignore[misc]
