@@ -60,7 +60,7 @@ LIMITS = {
     "scale.md": 840,
     "security.md": 1600,
     "shapes.md": 600,
-    "sources.md": 1930,
+    "sources.md": 1910,
     "targets.md": 710,
     "training.md": 1210,
     "transforms.md": 1200,
