@@ -30,19 +30,40 @@ def address(dataset: picstore.Dataset) -> Iterator[str]:
         yield printed
 
 
-@pytest.fixture
-def page(browser: Any, address: str) -> Iterator[Any]:
-    """A window at the address, in which nothing may fail or be refused by the page's own policy."""
-    context = browser.new_context(viewport={"width": 1280, "height": 800})
-    page, problems = context.new_page(), []
+@pytest.fixture(scope="module")
+def shared(browser: Any, address: str) -> Iterator[tuple[Any, list[str]]]:
+    """A window, and what fails in it; a window of its own costs a test a second of a core."""
+    context, problems = browser.new_context(), list[str]()
+    page = context.new_page()
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda message: problems.append(message.text) if _is_problem(message) else None)
     page.on("request", lambda request: _only_to(address, request, problems))
-    page.goto(address)
-    page.wait_for_selector(".tile")
-    yield page
+    yield page, problems
     context.close()
-    assert problems == []
+
+
+@pytest.fixture
+def window(shared: tuple[Any, list[str]]) -> Iterator[Any]:
+    """A window without a page, in which nothing may fail or be refused by the page's own policy."""
+    page, problems = shared
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.mouse.move(0, 0)
+    yield page
+    page.evaluate("localStorage.clear()")
+    page.unroute_all()
+    page.emulate_media(color_scheme="light")
+    page.goto("about:blank")  # as another place of the same page would not load it anew
+    found = problems.copy()
+    problems.clear()
+    assert found == []
+
+
+@pytest.fixture
+def page(window: Any, address: str) -> Any:
+    """A window at the address."""
+    window.goto(address)
+    window.wait_for_selector(".tile")
+    return window
 
 
 def _is_problem(message: Any) -> bool:
@@ -329,15 +350,15 @@ def test_the_state_of_a_loader_is_taken_as_python_prints_it(page: Any, dataset: 
     assert shown == seen
 
 
-def test_on_a_phone_pictures_come_before_forms(browser: Any, address: str) -> None:
-    page = browser.new_context(viewport={"width": 390, "height": 844}).new_page()
+def test_on_a_phone_pictures_come_before_forms(window: Any, address: str) -> None:
+    window.set_viewport_size({"width": 390, "height": 844})
     for place in ("#recipe?position=2&recipe=mae", "#replay?recipe=mae&batch_size=8", "#health"):
-        page.goto(f"{address}{place}")
-        page.wait_for_selector(".results")
-        settled(page)
+        window.goto("about:blank")
+        window.goto(f"{address}{place}")
+        window.wait_for_selector(".results")
+        settled(window)
         top = "(e) => e.getBoundingClientRect().top"
-        assert page.eval_on_selector(".results", top) < page.eval_on_selector(".panel", top), place
-    page.context.close()
+        assert window.eval_on_selector(".results", top) < window.eval_on_selector(".panel", top), place
 
 
 def test_a_dataset_is_verified_and_its_files_turn_sound(page: Any, dataset: picstore.Dataset) -> None:
@@ -352,37 +373,31 @@ def test_a_dataset_is_verified_and_its_files_turn_sound(page: Any, dataset: pics
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_every_control_has_a_name_and_every_text_enough_contrast(browser: Any, address: str, place: str) -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(address + place)
-    settled(page)
-    assert page.evaluate(UNNAMED) == []
+def test_every_control_has_a_name_and_every_text_enough_contrast(window: Any, address: str, place: str) -> None:
+    window.goto(address + place)
+    settled(window)
+    assert window.evaluate(UNNAMED) == []
     for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        assert page.evaluate(FAINT) == []
-        dark = page.evaluate("getComputedStyle(document.body).backgroundColor").startswith("rgb(1")
+        window.emulate_media(color_scheme=scheme)
+        assert window.evaluate(FAINT) == []
+        dark = window.evaluate("getComputedStyle(document.body).backgroundColor").startswith("rgb(1")
         assert dark is (scheme == "dark")
-    context.close()
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_narrow_window_needs_no_sideways_scrolling(browser: Any, address: str, place: str) -> None:
-    context = browser.new_context()
-    page = context.new_page()
+def test_a_narrow_window_needs_no_sideways_scrolling(window: Any, address: str, place: str) -> None:
     for width in (360, 700):
-        page.set_viewport_size({"width": width, "height": 700})
-        page.goto("about:blank")  # as another place of the same page would not load it anew
-        page.goto(address + place)
-        settled(page)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        window.set_viewport_size({"width": width, "height": 700})
+        window.goto("about:blank")
+        window.goto(address + place)
+        settled(window)
+        assert window.evaluate("document.documentElement.scrollWidth <= innerWidth")
         if place == "#browse":
-            assert not page.locator(".panel").is_visible()
-            page.get_by_role("button", name="Filters").click()
-            assert page.locator(".panel").is_visible()
+            assert not window.locator(".panel").is_visible()
+            window.get_by_role("button", name="Filters").click()
+            assert window.locator(".panel").is_visible()
         elif place.startswith("#image"):
-            assert page.locator(".stage").bounding_box()["height"] > 100
-    context.close()
+            assert window.locator(".stage").bounding_box()["height"] > 100
 
 
 def test_while_kernels_are_compiled_the_page_says_so(page: Any, address: str) -> None:
