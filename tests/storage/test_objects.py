@@ -269,7 +269,7 @@ def test_a_loader_yields_the_batches_of_the_copy_on_this_machine(
 
 
 TRAINER = """
-import hashlib, json, pathlib, sys, picstore
+import hashlib, json, pathlib, sys, time, picstore
 where, rank, written = sys.argv[1:]
 options = {"transform": [picstore.RandomResizedCrop(32)], "threads": 1, "seed": 5, "world_size": 2}
 loader = picstore.Loader(where, batch_size=8, rank=int(rank), **options)
@@ -277,6 +277,7 @@ epochs = 0
 while epochs < 2 or not pathlib.Path(written).exists():
     for batch in loader:
         print(json.dumps([epochs, hashlib.sha256(batch.images.numpy()).hexdigest(), batch.ids.tolist()]), flush=True)
+        time.sleep(0.05)  # what they make until the shuffle has ended is made again, to compare
     epochs += 1
 loader.close()
 """

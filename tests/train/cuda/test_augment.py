@@ -175,7 +175,7 @@ LISTS: dict[str, list] = {
     ("name", "count"),
     interpreted(
         [("crop", 2), ("rotated, smaller", 2)],
-        [*((name, 2) for name in LISTS), ("crop", 1), ("affine", 4)],
+        [("crop", 2), ("rotated, smaller", 2), *((name, 1) for name in LISTS), ("of any filter", 4), ("affine", 4)],
     ),
 )
 def test_pixels_are_the_cpus(name: str, count: int, device: str) -> None:

@@ -64,7 +64,7 @@ def flipped(entries: np.ndarray, count: int) -> list[np.ndarray]:
     return [made[k] for k in np.linspace(0, len(made) - 1, min(count, len(made))).astype(int)]
 
 
-@pytest.mark.parametrize("count", slow_except([6], [6, 1000]))
+@pytest.mark.parametrize("count", slow_except([6], [6, 1000], mark=pytest.mark.nightly))
 def test_a_wrong_bit_in_the_entry_points_is_flagged(count: int) -> None:
     jpeg = long_tile("444", 5, 9)
     wrong = flipped(entries_of(jpeg, 2), count)

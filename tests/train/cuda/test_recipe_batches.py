@@ -143,18 +143,28 @@ def without_normalize(steps: Any) -> Any:
 @pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.parametrize(
     ("name", "dtype", "layout"),
-    [
-        # Each pair of two of them.
-        ("mae", torch.uint8, torch.contiguous_format),
-        ("mae", torch.float32, torch.channels_last),
-        ("mae", torch.bfloat16, torch.contiguous_format),
-        ("simclr", torch.uint8, torch.channels_last),
-        ("simclr", torch.float32, torch.contiguous_format),
-        ("simclr", torch.bfloat16, torch.channels_last),
-        ("detr", torch.uint8, torch.contiguous_format),
-        ("detr", torch.float32, torch.contiguous_format),
-        ("detr", torch.bfloat16, torch.channels_last),
-    ],
+    slow_except(
+        [
+            # Each of them.
+            ("mae", torch.uint8, torch.contiguous_format),
+            ("simclr", torch.bfloat16, torch.channels_last),
+            ("detr", torch.float32, torch.contiguous_format),
+        ],
+        [
+            # Each pair of two of them.
+            ("mae", torch.uint8, torch.contiguous_format),
+            ("mae", torch.float32, torch.channels_last),
+            ("mae", torch.bfloat16, torch.contiguous_format),
+            ("simclr", torch.uint8, torch.channels_last),
+            ("simclr", torch.float32, torch.contiguous_format),
+            ("simclr", torch.bfloat16, torch.channels_last),
+            ("detr", torch.uint8, torch.contiguous_format),
+            ("detr", torch.float32, torch.contiguous_format),
+            ("detr", torch.bfloat16, torch.channels_last),
+        ],
+        when=INTERPRETED,
+        mark=pytest.mark.nightly,
+    ),
     ids=str,
 )
 def test_batches_of_mixed_samplings_are_the_cpus_in_each_dtype_and_layout(

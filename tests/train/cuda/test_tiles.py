@@ -152,7 +152,7 @@ def damaged(jpeg: bytes, random: np.random.Generator) -> bytes:
     return jpeg[: starts[k]] + bytes(part) + jpeg[ends[k] :]
 
 
-@pytest.mark.parametrize("count", slow_except([3], [3, 15]))
+@pytest.mark.parametrize("count", slow_except([3], [3, 15], mark=pytest.mark.nightly))
 def test_damaged_segments_end_and_are_refused_where_the_cpu_refuses_them(count: int) -> None:
     random = np.random.default_rng(count)
     sound = [tiled(smooth(16, 16, 3), "420"), tiled(smooth(16, 8, 4), "422"), tiled(smooth(8, 8, 5, 1), "")]
