@@ -50,7 +50,7 @@ LIMITS = {
     "objects.md": 1090,
     "order-batches.md": 590,
     "order.md": 1300,
-    "performance.md": 640,
+    "performance.md": 620,
     "reference/loader.md": 1200,
     "reference/python.md": 470,
     "reference/transforms.md": 1240,
