@@ -38,7 +38,7 @@ LIMITS = {
     "formats.md": 2030,
     "frameworks.md": 1110,
     "gpu.md": 770,
-    "imagenet.md": 330,
+    "imagenet.md": 310,
     "index-in-place.md": 740,
     "index.md": 330,
     "large-images.md": 560,
