@@ -228,7 +228,10 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _remove_old(path: Path) -> None:
-    """Remove a kernel's files except ``path`` and the _KEPT newest others, and partial files of killed processes."""
+    """Remove old files of the kernel whose new file is ``path``; keep ``path`` and the _KEPT newest other files.
+
+    Also remove the kernel's partial files that killed processes left behind.
+    """
     with contextlib.suppress(OSError):
         kernel = path.name.rpartition("-")[0]
         times = {each: each.stat().st_mtime for each in path.parent.glob(f"{kernel}-*") if each != path}

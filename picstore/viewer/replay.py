@@ -73,7 +73,7 @@ class Replay:
         self._loader = lru_cache(maxsize=4)(self._make_loader)
 
     def loader(self, run: Run) -> Loader:
-        """Return a loader with these options, which can build single batches; raise UsageError for invalid options."""
+        """Return a loader with the run's options, to build single batches; raise UsageError if an option is invalid."""
         return self._loader(run)
 
     def _make_loader(self, run: Run) -> Loader:

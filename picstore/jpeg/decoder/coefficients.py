@@ -160,7 +160,8 @@ def _search_code(accumulator, by_length):
 def read_dc(address, tables, accumulator, valid, byte):
     """Read a DC difference by ``tables``, the addresses of a Huffman table's ``single`` and ``by_length``.
 
-    Return ``accumulator``, ``valid`` and ``byte`` after the code, the difference, and whether the code is valid.
+    Return five values: ``accumulator``, ``valid`` (its number of unread bits) and ``byte`` after the difference; the
+    difference; and whether its Huffman code exists.
     """
     single, by_length = tables
     entry = np.int64(load_u16(single + (accumulator >> _LOOKUP_SHIFT << _u64(1))))

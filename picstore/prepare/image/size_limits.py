@@ -15,8 +15,8 @@ from picstore.errors import ImageError
 
 # JBIG header (ISO/IEC 11544, 6.2): first and last layer, planes, filler, width, height, stripe height, shifts, options.
 _JBIG = struct.Struct(">BBBBIIIBBBB")
-# Largest number of a JBIG layer. Each layer doubles both sides of the picture, so more layers are implausible: a dot of
-# the lowest layer would cover more than 2**31 dots of a side.
+# Largest number of resolution layers in a JBIG file. Each layer doubles the width and height of the layer before, so
+# the sides of a picture with more layers would exceed 2**31 pixels.
 _JBIG_LAYERS = 31
 # Number of bytes that hold a JPEG XL signature and size header (ISO/IEC 18181-1), of up to 68 bits, lowest bit first.
 _JPEG_XL_HEADER = 11

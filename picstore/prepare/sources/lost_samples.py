@@ -97,7 +97,8 @@ def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *argumen
 def estimate_loss(file: Location, found: int, offset: int) -> int:
     """Estimate the number of samples lost to damage at byte ``offset``, before which a file has ``found`` samples.
 
-    All samples are assumed to have the same size. If the file ends at ``offset``, the estimate is ``found``.
+    All samples are assumed to have the same size. If the file was cut off at ``offset``, its full size is unknown, and
+    half of its samples are assumed to be lost.
     """
     try:
         rest = file.size() - offset

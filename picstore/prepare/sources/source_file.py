@@ -124,7 +124,7 @@ def read_whole(location: Location, limit: int) -> bytes:
 
 
 def printable(name: str) -> str:
-    r"""Return a file name as valid UTF-8; bytes that are not UTF-8, and lone surrogates from JSON, become ``\xff``."""
+    r"""Return a file name as valid UTF-8; any byte that is not UTF-8 becomes its escape, such as ``\xff``."""
     try:
         raw = os.fsencode(name)
     except UnicodeEncodeError:

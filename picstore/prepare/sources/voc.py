@@ -272,7 +272,7 @@ def _number(element: Element, path: str, default: float | None = None) -> float:
 
 
 def recognizes(probe: SourceProbe) -> bool:
-    """Return whether a folder has the devkit's layout, contains VOC's years, or has XML files beside its images."""
+    """Return whether a folder has the layout of VOC's devkit, folders such as VOC2007, or XML files beside images."""
     return probe.is_folder and (bool(_years(probe.folders)) or _is_layout(probe))
 
 

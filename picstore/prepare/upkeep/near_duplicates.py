@@ -194,8 +194,8 @@ def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple
         sorted_hashes[band] = hashes[orders[band]]
         np.cumsum(np.bincount(values, minlength=1 << _BITS), out=starts[band, 1:])
     used = np.packbits(starts[:, 1:] > starts[:, :-1], axis=1, bitorder="little")
-    # Number of bits to flip in each band. The sum is ``distance`` − 2, so hashes that differ in each band by more bits
-    # than this differ in at least ``distance`` + 1 bits altogether.
+    # Number of bits to flip in each of the three bands; the sum is ``distance`` − 2. Hashes that differ by at least one
+    # bit more in every band differ by at least ``distance`` + 1 bits altogether, so that none is missed.
     radii = [(distance - 2 + band) // 3 for band in range(3)]
     flips = [sum(1 << bit for bit in bits) for n in range(radii[2] + 1) for bits in combinations(range(_BITS), n)]
     counts = [sum(comb(_BITS, n) for n in range(radius + 1)) for radius in radii]

@@ -37,7 +37,7 @@ _SAMPLE = np.dtype(
     + [("last", "?")]
 )
 _BLOCK = 1 << 12  # number of containers whose records are counted by bucket at a time
-# Number of samples that ``BucketCounts.since`` searches first, before its argument ``sample``; then 4 times as many.
+# Number of preceding samples that ``BucketCounts.since`` searches at first; each further search covers 4 times as many.
 _SPAN = 1 << 12
 
 
@@ -92,11 +92,11 @@ class BucketCounts:
         return self._joined(self._order.lane_positions(sample)) - self._before_lanes
 
     def since(self, firsts: I64, sample: int) -> tuple[I64, I64]:
-        """Find all samples before the epoch's sample ``sample``, except the first ``firsts`` samples of each bucket.
+        """Find the samples of an epoch that precede ``sample`` and come after the first ``firsts`` of their bucket.
 
         Returns:
-            Ascending indices in the epoch of the samples found, some of which may be excepted samples; and for each
-            bucket, the number of its samples before those found.
+            The ascending indices of the samples found. They may begin with some of a bucket's first ``firsts`` samples.
+            And for each bucket, the number of its samples that precede its first sample found.
         """
         begins, seen = np.full(len(firsts), sample), self.before(sample)
         found, span = [np.zeros(0, dtype=np.int64)], _SPAN

@@ -142,7 +142,7 @@ class ContainerOrder:
         if self._key is not None:
             found = found[rng.stable_argsort(rng.bits(self._key, found))]
         records = np.where(self._at_hand, self._records, 0)
-        # For each part, the number of records in unsorted parts before the part's end.
+        # For each part, the number of records, from the first part to the end of this part, in parts not yet sorted.
         others = self._part_ends - np.cumsum(records)
         self._sorted, self._ends = found, np.cumsum(self._counts[found]) + others[self._part[found]]
 

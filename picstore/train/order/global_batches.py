@@ -69,7 +69,7 @@ class EvenDivision:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Division of the samples that a bucket (range of image shapes) has in an epoch into batches."""
+    """Batches into which the samples of a bucket (a range of image shapes) are divided in an epoch."""
 
     ends: I64  # (batches,), number of the bucket's samples in the epoch up to the end of each batch
     plans: Array  # (batches,), index of each batch's plan (list of transforms)

@@ -129,7 +129,8 @@ class Segments(BatchForm):
     """Form of batches for picstore's GPU kernels: rows of JPEGs' tiles, and descriptions of their restart segments."""
 
     mapped = True
-    # Tasks are larger than for pixels: describing an image's tiles takes 1/200 of the time to decode and augment it.
+    # Tasks have more images than those that decode on the CPU, because describing an image's tiles takes 1/200 of the
+    # time that decoding and augmenting the image takes.
     task = 64, 128
 
     def _choose_filler(self, plans: Sequence[TransformPlan], output: OutputSpec) -> tuple[Filler, list[Any]]:

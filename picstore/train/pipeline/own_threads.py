@@ -49,8 +49,8 @@ class ThreadPool:
     of 12 megapixels are made at 2,959 images/s, against 2,709 with equal priorities.
 
     An executor of concurrent.futures is not suitable, because it takes no calls once the main thread has ended,
-    although a training loop may continue in another thread, and because a garbage collection in one of its threads
-    cannot shut it down.
+    although a training loop may continue in another thread. It also cannot be shut down in one of its own threads,
+    where a garbage collection may end a loader.
     """
 
     def __init__(self, count: int, name: str, *, yields: bool = False) -> None:

@@ -67,7 +67,7 @@ class RandomApply(Choice):
     With a probability of 1, the list is a group that another choice treats as one transform.
 
     Args:
-        transforms: all of geometry or all of color.
+        transforms: list of transforms of one kind, all geometric or all of color.
         p: probability of applying the list.
     """
 
@@ -85,7 +85,7 @@ class RandomChoice(Choice):
     """Apply one transform of a list. Uses 1 random number.
 
     Args:
-        transforms: all of geometry, all of color, or all of the batch.
+        transforms: list of transforms of one kind: all geometric, all of color, or all of whole batches.
         p: weights of the transforms, at least 0, which need not add up to 1; None for equal weights.
     """
 
@@ -106,7 +106,7 @@ class RandomOrder(Choice):
     """Apply all transforms of a list in random order. Uses a random number for each.
 
     Args:
-        transforms: all of geometry, all of color, or all of the batch.
+        transforms: list of transforms of one kind: all geometric, all of color, or all of whole batches.
     """
 
     def order(self, random: BatchRandom) -> I64:

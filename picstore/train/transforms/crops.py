@@ -193,7 +193,7 @@ class RandomFlip(Value):
     Attributes:
         p: probability of the flip.
         mirrored: whether the flip mirrors left to right, and whether top to bottom.
-        only_mirrors: True; tells ``check_borders`` that a later transform may still repeat the image's border.
+        only_mirrors: True, because a flip may precede a pad or crop that repeats the border of the stored image.
     """
 
     only_mirrors = True

@@ -224,8 +224,8 @@ class Geometry:
     def decode_factors(self, gap: float | None) -> I64:
         """Return the factor 1, 2, 4 or 8 by which decoding may divide each image's sides, int64 (n,).
 
-        ``gap`` is the loader's ``reducing_gap``. The factor is 1 with a repeated border, and without antialiasing,
-        because reduced decoding averages pixels.
+        ``gap`` is the loader's ``reducing_gap``. Decoding at a reduced size averages pixels. The factor is therefore 1
+        for an image that is resampled without antialiasing, and also for an image whose border pixels are repeated.
         """
         return decode_factors(np.where(self.minifies & (self.border == CONSTANT), self.shrink, 1.0), gap)
 
