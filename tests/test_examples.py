@@ -67,9 +67,8 @@ def test_plain_training_that_was_stopped_goes_on_to_the_same_last_digit(make_dat
     resumable = [*options, "--checkpoint", "run.pt", "--every", 5]
     first = losses(run(program, *resumable, "--stop-after", 7, folder=tmp_path))
     assert first == whole[:7]
-    second = losses(run(program, *resumable, "--stop-after", 12, folder=tmp_path))
-    assert second == whole[5:12]  # from the middle of the first epoch into the second
-    assert losses(run(program, *resumable, folder=tmp_path)) == whole[10:]
+    # From the middle of the first epoch into the second.
+    assert losses(run(program, *resumable, folder=tmp_path)) == whole[5:]
 
 
 @pytest.mark.slow

@@ -83,7 +83,11 @@ def test_a_kernel_that_was_loaded_is_linked_into_functions_that_call_it(compiled
     assert not compiles(compiled, THEN_LINK)
 
 
-@pytest.mark.parametrize("changed", slow_except([], ["train/cpu/normalize.py", "kernels/jit.py"]))
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changed",
+    slow_except(["train/cpu/normalize.py"], ["train/cpu/normalize.py", "kernels/jit.py"], mark=pytest.mark.nightly),
+)
 def test_a_change_in_any_file_of_kernels_makes_compiled_code_stale(compiled: Path, changed: str) -> None:
     path = compiled / "picstore" / changed
     status = path.stat()

@@ -116,7 +116,7 @@ def test_what_cannot_be_trusted_is_set_aside_and_one_line_says_so(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", slow_except(["empty"], ["empty", "flipped", "for all"]))
+@pytest.mark.parametrize("damage", slow_except(["flipped"], ["empty", "flipped", "for all"], mark=pytest.mark.nightly))
 def test_a_process_compiles_what_was_set_aside_and_keeps_it(kernels: Path, damage: str) -> None:
     path = kernel_in(kernels)
     DAMAGE[damage][0](path)
@@ -139,7 +139,7 @@ def test_what_numba_cannot_load_is_set_aside(entry: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", slow_except([1000], [1000, 20_000]))
+@pytest.mark.parametrize("limit", slow_except([1000], [1000, 20_000], mark=pytest.mark.nightly))
 def test_a_full_cache_costs_compiling_and_one_line(tmp_path: Path, limit: int) -> None:
     printed, lines = add(tmp_path, limit)  # a limit of file sizes, at which writing fails like on a full disk
     assert printed == COMPILED

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from grids import slow_except
 from programs import Program
 
 from picstore.kernels import numba_names
@@ -59,7 +60,7 @@ def run_without(names: list[str], code: str, cache: Path | None, *arguments: obj
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", [*GROUPS, "others", "all"])
+@pytest.mark.parametrize("group", slow_except(["all"], [*GROUPS, "others", "all"], mark=pytest.mark.nightly))
 def test_without_the_private_names_of_a_group_a_kernel_compiles_and_runs(group: str, tmp_path: Path) -> None:
     names = EACH if group == "all" else GROUPS.get(group, OTHERS)
     missing, total = run_without(list(names), ADD, tmp_path)

@@ -249,7 +249,13 @@ def expected_batches(converted: Path) -> list[tuple[bytes, list[int]]]:
     return found
 
 
-@pytest.mark.parametrize("how", slow_except(["isolate", "fork"], ["threads", "isolate", "fork", "spawn"]))
+@pytest.mark.parametrize(
+    "how",
+    [
+        *slow_except(["isolate", "fork"], ["threads", "isolate", "fork"]),
+        pytest.param("spawn", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_loader_yields_the_batches_of_the_copy_on_this_machine(
     expected_batches: list[tuple[bytes, list[int]]], there: str, how: str
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from programs import Program
 
 START = """
 import sys
@@ -53,9 +54,14 @@ def test_a_script_that_closes_nothing_ends_with_a_clean_stderr(
     make_dataset: Callable[..., Path], script: str, tmp_path: Path
 ) -> None:
     (tmp_path / "script.py").write_text(script)
-    command = [sys.executable, tmp_path / "script.py", make_dataset(30)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    command = [tmp_path / "script.py", make_dataset(30)]
+    if script == START + README:
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, timeout=120)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    else:
+        program = Program(*command)
+        assert program.communicate(timeout=120) == ("", "")
+        assert program.returncode == 0
 
 
 def test_no_class_of_the_package_has_a_del_method() -> None:

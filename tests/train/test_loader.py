@@ -349,7 +349,10 @@ def test_another_world_size_goes_on_with_the_same_global_batches(make_dataset: M
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    slow_except([(4, 3), (3, 2)], [(4, 3), (3, 2), (64, 48), (32, 64), (8, 7)]),
+    [
+        *slow_except([(4, 3), (3, 2)], [(4, 3), (3, 2), (64, 48), (8, 7)]),
+        pytest.param(32, 64, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_run_goes_on_with_ranks_whose_number_does_not_divide_its_lanes(
     make_dataset: Make, before: int, after: int

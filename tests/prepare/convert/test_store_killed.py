@@ -131,7 +131,8 @@ def test_a_server_killed_under_convert_changes_no_byte(
     source = f"{bucket}/source" if direction == "from a store" else str(tmp_path / "source")
     out = str(tmp_path / "out") if direction == "from a store" else f"{bucket}/out"
     port.bytes = 0
-    picstore_command("convert", source, f"{out}-whole", *OPTIONS, process=True)
+    options = ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=InlineEngine(1))
+    convert(open_source(source), f"{out}-whole", options)
     traffic, whole = port.bytes, contents(locate(f"{out}-whole"))
     assert len(whole) > 4
 
@@ -143,7 +144,6 @@ def test_a_server_killed_under_convert_changes_no_byte(
     monkeypatch.setattr(obstore_file, "retries", lambda **_: Retries(1000, base=3, seconds=1, longest=0.3))
     monkeypatch.setattr(obstore_file, "_clients", {})
     port.bytes, port.kill_at, port.outage = 0, traffic * 6 // 10, 0
-    options = ConvertOptions(encode=EncodeSettings(), shape=SHAPE, workers=InlineEngine(1))
     with pytest.raises(PicstoreError, match=r"cannot be reached|settings"):
         convert(open_source(source), f"{out}-resumed", options)
     assert port.kills == 2

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import engine_tasks
 import pytest
+from grids import slow_except
 
 from benchmarks.clusters import wait_until
 from picstore.errors import Corrupt, PicstoreError
@@ -146,13 +147,14 @@ def test_a_script_without_a_main_guard_may_run_tasks(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_end_of_many_short_processes_is_told() -> None:
+@pytest.mark.parametrize("rounds", slow_except([375], [375, 750], mark=pytest.mark.nightly))
+def test_every_end_of_many_short_processes_is_told(rounds: int) -> None:
     """A signal may come while the server is about to wait, or while it tells of another end: once in 2,000 ends.
 
     A server without kernels forks in a third of the time.
     """
     server = ForkServer()
-    for _ in range(750):
+    for _ in range(rounds):
         for process in [server.fork(id) for _ in range(4)]:
             process.close()
     assert server.alive

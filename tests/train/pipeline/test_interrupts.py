@@ -572,7 +572,7 @@ def test_a_collection_that_holds_threadings_lock_closes_iterators_later(make_dat
 
 
 @pytest.mark.usefixtures("stage_by_stage")
-@pytest.mark.parametrize("where", ["plan", "read", "work"])
+@pytest.mark.parametrize("where", ["plan", "read", pytest.param("work", marks=pytest.mark.slow)])
 def test_an_iterator_that_its_own_threads_collect_ends_in_silence(
     make_dataset: Make, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

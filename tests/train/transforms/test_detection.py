@@ -159,7 +159,8 @@ def their_crops(transform: Callable[[Any, Any], Any], boxes: F64) -> tuple[np.nd
     return np.array(sizes), np.array(counts)
 
 
-@pytest.mark.parametrize("options", slow_except([], [None, [0.3], [0.7, 1.0]]), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", slow_except([[0.3]], [None, [0.3], [0.7, 1.0]], mark=pytest.mark.nightly), ids=str)
 def test_crops_around_objects_are_distributed_as_in_torchvision(options: Any) -> None:
     from scipy import stats  # 1 s of each test process, if imported above
 
