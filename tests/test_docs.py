@@ -1,4 +1,4 @@
-"""The documentation's links, paths, nouns and width, and the length of tests' names."""
+"""The documentation's links, paths and nouns, and the length of tests' names."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ import picstore
 ROOT = Path(__file__).parents[1]
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-WIDTH = 120  # characters; tables, code, images and long links excepted
 NAME_LENGTH = 70  # characters of a test's name
-IMAGE = re.compile(r"<img[^>]*>|!\[[^\]]*\]\([^)]*\)")
 CODE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 
 
@@ -76,13 +74,6 @@ def test_names_of_tests_have_at_most_70_characters() -> None:
     names = {name for path in ROOT.glob("tests/**/*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
     assert len(names) > 1000
     assert [name for name in sorted(names) if len(name) > NAME_LENGTH] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_prose_is_wrapped(page: Path) -> None:
-    for line in IMAGE.sub("", prose(page)).splitlines():
-        if not line.startswith("|") and " " in line.strip("- "):
-            assert len(line) <= WIDTH or "](" in line, f"{page.name}: {line}"
 
 
 @pytest.mark.parametrize("recipe", re.findall(r"^### (.*)$", CONTRIBUTING.read_text(), re.MULTILINE))
