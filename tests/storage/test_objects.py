@@ -277,7 +277,7 @@ def test_a_loader_yields_the_batches_of_the_copy_on_this_machine(
 TRAINER = """
 import hashlib, json, pathlib, sys, time, picstore
 where, rank, written = sys.argv[1:]
-options = {"transform": [picstore.RandomResizedCrop(32)], "threads": 1, "seed": 5, "world_size": 2}
+options = {"transform": [picstore.RandomResizedCrop(32)], "threads": 1, "isolate": False, "seed": 5, "world_size": 2}
 loader = picstore.Loader(where, batch_size=8, rank=int(rank), **options)
 epochs = 0
 while epochs < 2 or not pathlib.Path(written).exists():

@@ -112,7 +112,13 @@ def test_a_second_iterator_has_processes_of_its_own(shared: picstore.Loader, pic
 
 
 # One of each form of a batch; all of RECIPES: test_remote_sequence.py.
-@pytest.mark.parametrize("name", slow_except(["masks"], ["masks", "simclr", "detr", "collate", "buckets"]))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *slow_except(["masks"], ["masks", "detr", "buckets"]),
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("simclr", "collate")),
+    ],
+)
 def test_batches_of_any_recipe_are_those_of_one_process(pictures: Path, name: str) -> None:
     options = {"batch_size": 8, "lanes": 4, "seed": 3, **RECIPES[name]}
     several = contents(picstore.Loader(pictures, processes=2, **options))
