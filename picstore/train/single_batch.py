@@ -36,7 +36,7 @@ def read_records(
     """Read each record of a batch by itself; of a large image, read only the rows of tiles that the transforms need.
 
     Args:
-        request: requests of the batch; requests that share a container have different epochs.
+        request: requests of the batch. No two may need the same container in the same epoch.
         replace: whether to read a damaged record's container whole, so that other records replace it as in a loader.
 
     Raises:

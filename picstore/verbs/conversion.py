@@ -55,7 +55,7 @@ def dataset_shape(arguments: Mapping[str, Any], stored: Mapping[str, Any] | None
 
 
 def parse_limit(max_errors: int | str) -> Callable[[int], float]:
-    """Parse ``max_errors``, such as ``10`` or ``1%``; return a function of the number of inputs: how many may fail.
+    """Parse ``max_errors``, such as ``10`` or ``1%``, as a function from the number of inputs to how many may fail.
 
     Raises:
         UsageError: the text is neither a number nor a percentage.

@@ -50,10 +50,10 @@ def _kernels_of_convert() -> list[Any]:
 
 
 def compile_on_first_use() -> None:
-    """Compile the kernels for converting and training if this machine lacks a kernel that every conversion needs.
+    """Compile the kernels for converting and training at a machine's first conversion, if torch is installed.
 
-    The fork server of a conversion calls this first, so that the kernels that the Loader will need are compiled in the
-    same run, in parallel. Nothing is compiled if torch is not installed.
+    A conversion is taken for the first if a kernel that every conversion needs is not cached. Its fork server calls
+    this before all else, so that the kernels that the Loader will need are compiled in the same run, in parallel.
     """
     import importlib.util
 

@@ -64,7 +64,7 @@ class Comparison(Background[Report]):
         return one.dataset, other.dataset
 
     def classes(self) -> dict[str, Any]:
-        """Return up to 1,000 classes whose fractions of images differ most, and how many classes one or both have."""
+        """Return up to 1,000 classes whose fractions of images differ most, and numbers of common and other classes."""
         one, other = self.datasets
         counted = [each for each in compare_classes(one, other) if each.images or each.other_images]
 

@@ -38,10 +38,13 @@ class Drawn:
 def draw_views(
     images: Any, host: HostBatch, params: Sequence[TransformParams], output: OutputSpec, *, slots: Sequence[int]
 ) -> Drawn:
-    """Describe the images of some records of a batch, sorted by slot (record's number in the batch), group and view.
+    """Describe the augmented images of some records of a batch.
+
+    A slot is a record's number in the batch; a group has one or more views (images) of each record. The result is
+    sorted by slot, then by group, then by view.
 
     Args:
-        images: arrays (3, H, W), normalized or not, nested by group of views, view and slot.
+        images: arrays (3, H, W), normalized or not, for each group, view and slot.
         host: the batch, which holds ids and labels of the records.
         params: parameters that the transforms drew, for each group of views; ``output`` names these groups.
         slots: slots whose images to describe, in all their views.
@@ -93,7 +96,10 @@ class Recipe:
 
     @classmethod
     def find(cls, given: str) -> Recipe:
-        """Return the recipe called ``given``, or the first transforms in that TOML file; else raise UsageError."""
+        """Return the recipe named ``given``; if ``given`` is a TOML file, return its first list of transforms.
+
+        Raise UsageError if there is neither.
+        """
         lists, options = recipes.find_recipe(given)
         return cls(given, lists[0], options)
 

@@ -287,7 +287,7 @@ def _start(table: RecordTable, text: str) -> tuple[Condition, Future[Bools]]:
 
 
 def _interrupt(condition: Condition, result: Future[Bools]) -> None:
-    """Interrupt an evaluation again and again until it ends; after _GRACE seconds, let it run on in its thread."""
+    """Interrupt an evaluation every _POLL seconds until it ends; give up after _GRACE seconds, and let it run on."""
     last = time.monotonic() + _GRACE
     while not result.done() and time.monotonic() < last:
         condition.interrupt()

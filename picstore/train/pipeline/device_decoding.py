@@ -105,8 +105,8 @@ def _record_event(device: torch.device) -> torch.cuda.Event | None:
     return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
 
-# Maximum number of batches in one decoding call, and of values in their output images: 4 × 256 × 3 × 224 × 224 fit.
-TOGETHER = 4
+TOGETHER = 4  # maximum number of batches in one decoding call
+# Maximum number of values in the output images of a decoding call: 4 × 256 × 3 × 224 × 224 fit.
 _MOST_VALUES = 160 << 20
 
 

@@ -124,7 +124,7 @@ class LoaderProcess:
 
     def __init__(self, spec: PipelineSpec, counter: StatsCounter) -> None:
         self._counter = counter
-        self._stats = Stats()  # the part of the child's statistics that ``counter`` already includes
+        self._stats = Stats()  # the child's statistics at its last message, already added to ``counter``
         self._pid = os.getpid()
         self.connection, theirs = Pipe()
         self._last_words = anonymous_memory(0)

@@ -64,7 +64,7 @@ class _SharedBlock:
 
 
 class _SharedBlocks:
-    """The child's blocks of shared memory. The parent maps a block from its first message until the child frees it."""
+    """The child's blocks of shared memory. The parent maps a block from its first batch until the child frees it."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, _SharedBlock] = {}  # Key: address of the block.
@@ -115,7 +115,7 @@ def _hanging_up() -> Iterator[None]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickler that allows imports of ``NUMBA_EXTRAS`` before it imports a user's module, such as ``collate``'s."""
+    """Unpickler that makes ``NUMBA_EXTRAS`` importable, as in any process, before it imports a module of the user."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module not in sys.modules and not module.startswith("picstore."):

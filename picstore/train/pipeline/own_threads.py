@@ -134,7 +134,8 @@ class FillingBatch:
         count: number of tasks.
         fill: function that fills some slots (places of images in the batch), and returns the reason for each slot that
             gets no image.
-        complete: function that completes the batch, given all reasons, or None if a task failed or was cancelled.
+        complete: function that completes the batch. Its argument is the dict of all reasons; it is None if a task
+            failed or was cancelled.
 
     Attributes:
         finished: future of the batch, cancelled if a task was cancelled. Take the future before the tasks begin: a
@@ -302,8 +303,8 @@ class _Garbage:
     def _is_idle(self) -> bool:
         """Return whether the closing thread may end.
 
-        Check in the order in which a garbage collection moves an object, so that no object is missed: out of ``_open``,
-        and then, as the object's ``close``, into ``_waiting``.
+        A garbage collection first removes an object from ``_open`` and then puts the object's ``close`` into
+        ``_waiting``. Check in the same order, so that no object is missed.
         """
         with self._lock:
             idle = next(iter(_open), None) is None and not self._collecting and self._waiting.empty()
@@ -320,7 +321,7 @@ def close_garbage(close: Callable[[], None]) -> None:
 
 
 def wait_for_exit() -> None:
-    """Block forever in a daemon thread while the interpreter ends, because nothing could handle the thread's error."""
+    """Block a daemon thread forever if the interpreter is ending, so that it cannot fail at closed objects."""
     if _exiting.is_set() and threading.current_thread().daemon:
         threading.Event().wait()
 

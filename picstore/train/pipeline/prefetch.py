@@ -31,7 +31,7 @@ from picstore.train.pipeline.stats import StatsCounter
 logger = logging.getLogger("picstore")
 
 # Whether a reader without work waits instead of ending, because starting a thread takes 60 µs. False in free-threaded
-# Python, where a waiting thread does not free the objects that it made: waiting readers held half the budget more.
+# Python, where objects made by a waiting thread stay in memory: with waiting readers, half the budget more was held.
 _READERS_WAIT = "t" not in getattr(sys, "abiflags", "")
 
 
@@ -74,14 +74,13 @@ class Prefetcher:
     every lane that reads it is done with it and every batch that requested it has released it. Batches request their
     containers in order; any thread may release the containers of batches in any order.
 
-    The memory of an unread container is estimated as its stored size, times the ratio of memory to stored size of the
-    source's containers read so far: below 1 if they are read in part. Crops of images of 12 megapixels are then made at
-    2,295 images/s, against 2,146 if the budget counts such containers whole.
+    The memory of an unread container is estimated: its stored size is multiplied by the ratio of memory to stored size
+    of the source's containers that were read before. Containers read in part have ratios below 1. With the estimate,
+    crops of images of 12 megapixels are made at 2,295 images/s; with whole stored sizes, at 2,146.
 
-    The budget is exceeded only by a batch whose own containers exceed it, and if an estimate was too low. If the lanes
-    together hold more than the budget allows, containers that no batch needs at the moment are evicted and read again
-    later. The most recently used container is evicted first, because lanes take turns and it is the last to be needed
-    again.
+    The budget is exceeded only if one batch's containers exceed it or an estimate was too low. If the lanes together
+    hold more than the budget allows, containers that no batch needs at the moment are evicted and read again later. The
+    most recently used container is evicted first, because lanes take turns and it is the last to be needed again.
     """
 
     def __init__(

@@ -103,7 +103,8 @@ class RemoteWorker:
                 raise pipeline
             batch = pipeline.receive()
         except (PicstoreError, OSError) as error:
-            # Later calls return the error too, because a pipeline may give no batch after an error.
+            # Later calls return the error too, because a pipeline that has failed makes no further batch.
+
             self._pipelines[key] = error
             if isinstance(pipeline, Pipeline):
                 pipeline.close()

@@ -27,7 +27,7 @@ logger = logging.getLogger("picstore")
 
 # Number of calls for batches to keep under way at each worker. A call takes 1 ms, making a batch 50 ms.
 WINDOW = 4
-# Seconds without any worker before a warning, and then before an error: a cloud takes minutes to start a node.
+# Seconds without any worker after which to warn, and after which to fail: a cloud takes minutes to start a node.
 _WARNING_SECONDS, NO_WORKER_SECONDS = 10.0, 300.0
 # Seconds without a ready worker before an error if workers keep failing to start. Ray takes 20 s to notice a lost node.
 _FAILING_SECONDS = 60.0
@@ -97,7 +97,7 @@ class RemoteWorkers:
 
     Attributes:
         count: number of workers, which may be set at any time; the next call for a batch adds or removes workers.
-        in_use: whether a sequence is being made.
+        in_use: whether a sequence of batches is using the workers.
     """
 
     def __init__(self, spec: PipelineSpec, counter: StatsCounter, *, count: int | None, ranks: int = 1) -> None:
@@ -130,7 +130,7 @@ class RemoteWorkers:
             actor = self.ray.remote(**options)(RemoteWorker).remote()
             self.members.append(WorkerHandle(actor, actor.open.remote(versions(), self._pickled)))
         if self._closed:
-            # Another thread or a garbage collection has ended all workers except the newest, which is ended here.
+            # End the newest worker: another thread or a garbage collection has ended only the workers before it.
             _kill(self.ray, self.members, self._pid)
         while len(self.members) > self.count:
             idle = [worker for worker in self.members if worker.opening is not None or not worker.tasks]

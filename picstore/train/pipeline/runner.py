@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OwnProcesses:
-    """Number of loader processes, and what a DataLoader's worker, which starts none, does with this number.
+    """Number of loader processes. A worker of a DataLoader starts none, but the number affects it as described below.
 
     Attributes:
         count: number of processes; 0 for threads of this process.
         chosen: whether the user chose the number. A DataLoader's worker then refuses more than 1.
-        whole_budget: whether a DataLoader's worker has the whole budget rather than one process's share.
+        whole_budget: whether a DataLoader's worker has the loader's whole budget of memory, not 1 / ``count`` of it.
     """
 
     count: int

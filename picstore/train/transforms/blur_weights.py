@@ -19,7 +19,7 @@ MOST_EXPONENT = 700.0  # largest x for which exp(-x) is computed; for a larger x
 
 
 def first_ratio(sigma: Any) -> Any:
-    """Return exp(-0.5 / sigma²): its 1024th root by the exponential series, which is then squared ten times."""
+    """Return exp(-0.5 / sigma²): compute exp(-0.5 / sigma² / 1024) by a series, and square the result ten times."""
     t = np.minimum(0.5 / sigma / sigma, MOST_EXPONENT) / 1024
     ratio = 1.0 - t / TERMS
     for k in range(TERMS - 1, 0, -1):

@@ -28,7 +28,7 @@ _IDENTITY = (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)  # means and standard deviations with
 
 @dataclass(frozen=True, eq=False)
 class ColorProgram:
-    """Steps that change the colors of n images: k for each image, of which those that do nothing come last.
+    """Steps that change the colors of n images: k steps for each image; steps that do nothing come last.
 
     Attributes:
         opcode: int64 (n, k), see ``opcodes.py``. Programs of ``compose_color`` have one ``NORMALIZE`` in each row.
@@ -124,7 +124,7 @@ class ColorTransform(Value, ABC):
 
     @abstractmethod
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Draw a program for images of ``sizes``, int64 (n, 2), width first; all use equally many random numbers."""
+        """Draw a program for images of ``sizes``, int64 (n, 2), width first; each uses equally many random numbers."""
 
     def check(self, *, normalized: bool) -> None:
         """Raise UsageError if the transform cannot work on grey levels or, if ``normalized``, on normalized values."""

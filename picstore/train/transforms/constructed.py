@@ -23,7 +23,7 @@ class Constructed:
     """
 
     _given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-    _shown = ""  # repr of a pickled copy, which lacks the constructor's arguments; otherwise empty
+    _shown = ""  # the repr if this is a pickled copy, which lacks the constructor's arguments; else ""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -177,7 +177,10 @@ class Steps:
         return _levels(value, f"{name}: {parameter}", whole=parameter == "fill")
 
     def _choice(self, transform: Any, choice: str) -> Any:
-        """Translate a transform in torchvision's ``choice``, such as RandomOrder; join several steps by RandomApply."""
+        """Translate a transform held by torchvision's class named ``choice``, such as RandomOrder, into one transform.
+
+        If the translation has several, return a RandomApply of all with probability 1.
+        """
         inner = Steps(_unit=self._unit, _normalized=self._normalized)
         inner.read(transform)
         if inner.dtype is not None or not inner.steps:

@@ -237,7 +237,7 @@ class Geometry:
         frame[:, :, :2] = linear * size[:, None, :]
         frame[:, :, 2] = self.frame[:, :, 2] + linear[:, :, 0] * corner[:, :1] + linear[:, :, 1] * corner[:, 1:]
         beyond = ((corner < 0) | (corner + size > self.size)).any(axis=1)
-        # ``ends``: whether the image or its padding goes on beyond the canvas, where new edges must hide that part.
+        # ``ends``: whether the image or its padding goes on beyond the canvas. A crop beyond it needs edges there.
         ends = ~self._holds_clip | (self.border != CONSTANT)
         edges = append_edges(self.edges, beyond & ends, lambda: canvas_edges(self.matrix, self.size))
         cropped = replace(self, frame=frame, size=size, edges=edges)
@@ -284,7 +284,7 @@ class Geometry:
         return replace(self, frame=frame, size=size, edges=edges)
 
     def resample_by(self, interpolation: I64, antialias: bool = True) -> Geometry:
-        """Return a copy with the wider filter, its own or ``interpolation`` (n,), antialiased if both filters are."""
+        """Return a copy with ``interpolation`` (n,) where it is the wider filter, antialiased only if both are."""
         widest = np.maximum(self.interpolation, interpolation)
         return replace(self, interpolation=widest, antialias=self.antialias & antialias)
 

@@ -123,11 +123,11 @@ class MixUp(_Mix):
 
 
 class CutMix(_Mix):
-    """Replace a box of each image by that of another ("CutMix", Yun et al., ICCV 2019). Uses 5 numbers for each batch.
+    """Paste a box of another image into each image ("CutMix", Yun et al., ICCV 2019). Uses 5 numbers for each batch.
 
-    Arguments and labels: see :class:`MixUp`; images may be uint8. The other image is the previous image of the batch,
-    and all have the same box. Before the box is clipped to the image, it has 1 − weight of the image's area; its center
-    is uniform in the image.
+    Arguments and labels: see :class:`MixUp`; images may be uint8. The other image is the previous image of the batch.
+    The box has the same place in all images of a batch; its center is uniform in the image. Before it is clipped to the
+    image, its area is 1 − w of the image's, where w is a weight drawn as MixUp draws it.
     """
 
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:

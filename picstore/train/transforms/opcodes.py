@@ -57,9 +57,9 @@ PILLOW_BILINEAR = 2
 PILLOW_BICUBIC = 3
 NO_FILL = -1.0
 
-# Second operands of MIX, which adds up the results of AugMix's chains of steps by weight; each chain begins with the
-# image as it was at MIX_FIRST.
-MIX_FIRST = 0  # begin the sum with the unchanged image, and begin the first chain
+# Second operands of MIX, the step of AugMix that adds up the weighted results of chains of steps. MIX stands before the
+# first chain, between chains, and after the last chain. The image before the first chain is the unchanged image.
+MIX_FIRST = 0  # begin the sum with the unchanged image, from which the first chain begins too
 MIX_NEXT = 1  # add a chain's result to the sum, and begin another chain with the unchanged image
 MIX_LAST = 2  # add the last chain's result to the sum, and replace the image by the sum
 

@@ -28,7 +28,7 @@ from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 _DENOMINATOR = 10.0
 _UNIFORM = 100.0  # For a section "mstd" above it, magnitudes are uniform from 0 to "m" instead of normal around "m".
 _MAX_STEPS = 100  # maximum of a configuration's sections "n", "w" and "d", numbers of operations and chains
-# By timm's name of a policy: the policy, and the key in LEVELS for "Posterize", which policies understand differently.
+# By timm's name of a policy: the policy, and its key in LEVELS for "Posterize", whose levels differ between policies.
 _POLICIES = {
     "original": (IMAGENET, "PosterizeOriginal"),
     "originalr": (IMAGENET, "PosterizeIncreasing"),
@@ -267,7 +267,7 @@ class TimmAutoAugment(ColorTransform):
         drawn = np.floor(random.uniform(1)[:, 0] * len(names)).astype(np.int64)
         steps = []
         for k in range(names.shape[1]):
-            # The policy gives the operation, so skip the random number for it; each operation then uses 6 numbers.
+            # Skip the random number that would choose the operation, which the policy names. ``_step`` uses 5 more.
             random.uniform(1)
             steps.append(self._step(names[drawn, k], magnitudes[drawn, k], chances[drawn, k], sizes, random))
         return ColorProgram.chain(steps)

@@ -60,7 +60,7 @@ def output_size(transforms: Sequence[Transform]) -> tuple[int, int] | None:
             return None
         fixed = transforms[i].fixes_size
         if fixed is not None:
-            # After transform i all images have one size, and so after each later transform: apply these to one image.
+            # All images have one size after transform i, so one image tells their size after the later transforms.
             image = Geometry.identity([fixed[1]], [fixed[0]])
             width, height = compose(transforms[i + 1 :], image, BatchRandom(0, 0, [0])).size[0]
             return int(height), int(width)

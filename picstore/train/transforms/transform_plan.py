@@ -146,7 +146,8 @@ def plan_loader(
         The plans; for each stage of the training, its callables; and the rule that chooses an image's plan, or None.
 
     Raises:
-        UsageError: see :func:`plan_transforms`; or a bucket has callables, or makes images of another size.
+        UsageError: see :func:`plan_transforms`; or a bucket's list has callables, or makes images of another size
+            than the bucket's.
     """
     if isinstance(transform, (Buckets, Sequences)):
         return _plan_lists(transform, **options), [transform.callables], transform.choice

@@ -83,7 +83,7 @@ class ViewGroup:
 
 @dataclass(frozen=True, slots=True)
 class ViewCallables:
-    """Callable on a dict of images by name of a group of views; applies each group's own callables to its images."""
+    """Callable on a dict from groups' names to their views; applies to the views the callables of their group."""
 
     by_name: Mapping[str, tuple[Callable[[Any], Any], ...]]
 
