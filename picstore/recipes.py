@@ -91,8 +91,8 @@ def deit3(size: int = 224, *, color_jitter: float = 0.3) -> Transforms:
     """DeiT III's 3-Augment: turn grey, solarize or blur, then jitter colors (Touvron et al., ECCV 2022).
 
     The training repeats each record three times (``aug_repeats=3``) and mixes batches by ``MixUp(0.8)`` and
-    ``CutMix(1.0)``. The "simple random crop" for ImageNet-21k is left out, because it mirrors a resized image at its
-    border, which transforms that resample an image only once cannot do.
+    ``CutMix(1.0)``. The "simple random crop" for ImageNet-21k is left out: it mirrors the border of the resized image,
+    but picstore resizes and crops in one step, without a resized image.
     """
     return [
         RandomResizedCrop(size, interpolation="bicubic"),
@@ -164,11 +164,11 @@ def dinov2(
 
 
 def detr(*, sizes: Sequence[int] = DETR_SIZES, max_size: int = 1333) -> Transforms:
-    """DETR's augmentation: resize to a random size, half of the images after a crop (Carion et al., ECCV 2020).
+    """DETR's augmentation: crop half of the images, and resize all to a random size (Carion et al., ECCV 2020).
 
     The images of a batch differ in size; give ``targets=["boxes"]`` to move boxes with the image. The sides of the crop
     are drawn from 384 to 600 pixels after the shorter side of the image was resized to 400, 500 or 600, as in
-    ``make_coco_transforms`` of DETR; other ``sizes`` scale these numbers.
+    ``make_coco_transforms`` of DETR. Other ``sizes`` scale all these numbers in proportion to the smallest size.
     """
     unit = min(sizes) / min(DETR_SIZES)
     before = [round(side * unit) for side in (400, 500, 600)]
@@ -193,7 +193,7 @@ NAMED: Mapping[str, Callable[[], Transforms | Views]] = MappingProxyType(
 
 
 def find_recipe(given: str) -> tuple[list[Transforms | Views], dict[str, Any]]:
-    """Return the recipe with a name, or the recipes in a TOML file, which may be the configuration of a mux.
+    """Return the recipe whose name is given, or the recipes in a TOML file, such as the configuration of a mux.
 
     Returns:
         A list of the named recipe or of the recipes of the mux's datasets; and the loader options in the file, or {}.

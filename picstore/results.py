@@ -254,8 +254,8 @@ class InfoResult(Result):
         stored_images, deleted: number of records in the files, and number of deleted records.
         read_bytes, copy_bytes: number of bytes that an epoch reads, and an estimate of that number for a shuffled copy.
         bytes: total bytes of the dataset's files.
-        encode, references, provenance, outcome: entries of the manifest: settings of the JPEGs, folder of the images of
-            an index, origin, and number of inputs by status.
+        encode, references, provenance, outcome: the manifest's entries on the settings of the JPEGs, the folder of an
+            index's images, the origin, and the number of inputs by status.
         shuffle, shuffle_history: entry of the manifest on the last shuffle, and entries on all shuffles.
         order: statistics of the order in which records are stored; None for fewer than two records.
         sampled_containers: number of containers that were read for ``order`` and the histograms: all or 1,000.
@@ -304,7 +304,10 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateGroup:
-    """Image with the lowest id of its group, or image of the other dataset; and its near-duplicates, sorted by id."""
+    """Image and its near-duplicates, which are sorted by id.
+
+    The image is that with the lowest id of the group or, if two datasets are compared, an image of the other dataset.
+    """
 
     id: int
     duplicates: list[Duplicate]

@@ -124,7 +124,7 @@ def measure_quality(
 
 
 def settings_to_measure(encode: EncodeSettings) -> tuple[EncodeSettings, ...]:
-    """Return ``encode`` with each pair of subsampling and quality to measure, among them those that ``encode`` has."""
+    """Return copies of ``encode`` for each subsampling and each quality to measure, which include its own."""
     return tuple(
         replace(encode, subsampling=subsampling, quality=quality)
         for subsampling in sorted({*SUBSAMPLINGS, encode.subsampling})

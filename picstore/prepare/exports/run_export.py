@@ -44,7 +44,7 @@ from picstore.storage.location.local import Folder
 from picstore.storage.location.resolve import locate, map_concurrently
 
 _UNFINISHED = ".unfinished"  # folder of files being written; begins with a dot, unlike the names of class folders
-_TASKS_A_WORKER = 4  # number of tasks per worker that read the indexes of containers
+_TASKS_A_WORKER = 4  # number of tasks per worker when tasks read the indexes of containers
 # Smallest number of bytes of JPEGs per writing task, because a container with records of two tasks is read twice.
 _TASK_SIZE = 64 << 20
 _FORMATS: dict[str, type[ExportFormat]] = {
@@ -155,7 +155,7 @@ def _read_outlines(
 
 
 def _write_tasks(dataset: Dataset, format: ExportFormat, outlines: Outlines) -> Iterator[WriteTask]:
-    """Divide the records into parts (files); yield tasks that write parts of, together, about _TASK_SIZE bytes."""
+    """Divide the records into parts (files), and yield tasks, each to write parts of about _TASK_SIZE bytes in all."""
     ends = np.cumsum(outlines.sizes)
     parts: list[Part] = []
     start = end = 0
@@ -341,7 +341,7 @@ def _read_records(task: WriteTask) -> Iterator[Record | None]:
 
 
 def _with_columns(record: Record) -> Record:
-    """Add the record's values in the dataset's columns to its extra, unless the extra is neither an object nor null."""
+    """Add the record's values in the dataset's columns to its extra, an object or null; change no other extra."""
     extra = record.extra if record.columns else None
     if not record.columns or not isinstance(extra, (dict, type(None))):
         return record

@@ -55,7 +55,7 @@ class FolderFormat(ExportFormat):
         return _Wish(outline.label, outline.id, stem, tuple(outline.attachments), outline.jpeg)
 
     def divide(self, described: Sequence[_Wish]) -> list[Part]:
-        """Create the class folders; return parts with each record's path, chosen in order, as all paths must differ."""
+        """Create the class folders; return parts with each record's path. All paths are chosen here, to differ."""
         folders = self._folders(wish.label for wish in described)
         for folder in folders.values():
             (self.root / folder).mkdir()

@@ -51,7 +51,7 @@ class MdsFormat(ExportFormat):
 
     def describe(self, outline: Outline) -> int:
         """Return the number of bytes that the record takes as a sample in a shard."""
-        # A sample begins with the lengths of all values except the label.
+        # A sample begins with the length of each value except the label, whose length is fixed.
         lengths = 4 * (2 + len(self.attachments))
         values = outline.jpeg + _LABEL.size + len(to_json(outline.extra))
         return lengths + values + sum(outline.attachments.values())
@@ -91,7 +91,7 @@ class MdsFormat(ExportFormat):
 
 
 def _encode(record: Record, columns: dict[str, str]) -> bytes:
-    """Encode a record as a sample: the lengths of all values except the label, then the values."""
+    """Encode a record as a sample: the length of each value except the label, which is fixed, then all values."""
     values = {name: bytes(blob) for name, blob in record.attachments.items()}
     values |= {"image": bytes(record.jpeg), "label": _LABEL.pack(record.label)}
     values["extra"] = to_json(extra_object(record))

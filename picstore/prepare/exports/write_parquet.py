@@ -30,10 +30,11 @@ _ROWS_PER_GROUP = 100
 
 @dataclass(frozen=True, slots=True)
 class ParquetFormat(ExportFormat):
-    """Export format of OUT/data/train-00000.parquet, …, README.md (the card), classes.txt; 100 rows are in memory.
+    """Export format of OUT/data/train-00000.parquet, …, OUT/README.md (the dataset card) and OUT/classes.txt.
 
     Columns: ``image`` (a struct of ``bytes`` and ``path``), ``label`` (int64, a ClassLabel if all class names differ,
     −1 for unknown), ``extra`` (a JSON object as string), and each attachment by its name (binary, null if missing).
+    Each process holds 100 rows in memory.
     """
 
     COLUMNS = ("image", "label", "extra")
@@ -90,7 +91,8 @@ class ParquetFormat(ExportFormat):
         with durable_file(self._path(number), self.root) as file, pq.ParquetWriter(file, schema, **options) as writer:
             while True:
                 rows = [_row(record) for record in islice(remaining, _ROWS_PER_GROUP)]
-                # If the number of records is a multiple of _ROWS_PER_GROUP, this writes an empty row group at the end.
+                # A group of fewer rows is the last one. It is empty if the number of records is a multiple of
+                # _ROWS_PER_GROUP.
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
                 count += len(rows)
                 size += sum(map(_row_size, rows))

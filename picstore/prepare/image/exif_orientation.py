@@ -63,8 +63,8 @@ class CoordinateMap:
 def read_orientation(image: Image.Image) -> int:
     """Read the EXIF orientation of an image, 1 … 8; return 1 if the orientation is missing or unreadable.
 
-    For a JPEG, call :func:`settle_orientation` first. An orientation in XMP has no effect, as in most decoders, so that
-    a JPEG looks the same whether it is kept without loss or re-encoded.
+    For a JPEG, call :func:`settle_orientation` first. An orientation in XMP is ignored. Most decoders ignore it
+    too, so a JPEG looks the same whether it is kept without loss or re-encoded.
     """
     info = dict(image.info)
     for key in ("xmp", "XML:com.adobe.xmp"):
@@ -82,10 +82,11 @@ def read_orientation(image: Image.Image) -> int:
 
 
 def settle_orientation(image: Image.Image, orientation: int | None) -> None:
-    """Set the EXIF orientation of an opened JPEG to ``orientation``; None stands for that in its APP1 segments."""
+    """Set the EXIF orientation of an opened JPEG to ``orientation``, or if None, to the one in its APP1 segments."""
     if orientation is None:
         orientation = find_orientation(body for marker, body in getattr(image, "applist", ()) if marker == "APP1")
-    # If the EXIF block is unreadable, the first call of getexif() raises an error of any type; the next call succeeds.
+    # Pillow marks the EXIF block as loaded before it parses it. So if the block is unreadable, only the first call of
+    # getexif() raises an error, which may be of any type.
     with contextlib.suppress(Exception):
         image.getexif()
     image.getexif()[_ORIENTATION] = orientation

@@ -126,15 +126,15 @@ def _reduce(stored: npt.NDArray[Any], unit: _Unit, bits: int) -> Iterator[tuple[
         if bits < 0 or not whole:
             scaled: npt.NDArray[Any] = strip * np.float64(factor) + zero
         else:
-            # For uint64, BZERO is 2**63, which int64 cannot hold. So add −2**63, whose sum has the same 64 bits.
+            # For uint64, BZERO is 2**63, which int64 cannot hold. Add −2**63 instead: the sum has the same 64 bits.
             scaled = strip.astype(np.int64) + np.int64(int(zero) if zero < 2**63 else -(2**63))
             scaled = scaled.view(np.uint64) if zero == 2**63 else scaled
         if blank is not None:
             scaled[strip == blank] = 0
         return scaled
 
-    # Whether BSCALE and BZERO leave the values integers (``whole``): they do if BSCALE is 1, and BZERO is 0 or turns
-    # signed integers into unsigned, or bytes into signed bytes. With other values, compute in floats.
+    # ``whole``: whether the values remain integers. They do if BSCALE is 1, and if BZERO is 0 or the number that turns
+    # signed integers into unsigned ones or bytes into signed bytes. If not, compute in floats.
     unsigned = zero == (2.0 ** (bits - 1) if bits > 8 else 0)
     whole = bits > 0 and factor == 1 and (zero in (0, -128) if bits == 8 else zero == 0 or unsigned)
     boxes = list(strip_boxes(size))

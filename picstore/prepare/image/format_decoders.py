@@ -70,7 +70,7 @@ def open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
 def neither_hangs_nor_crashes(data: bytes, *, max_pixels: int) -> bool:
     """Return whether Pillow decodes a file correctly, without a crash and without holding Python's lock for long.
 
-    The file must have at most ``max_pixels`` pixels.
+    Return False also if the file has more than ``max_pixels``, or more pixels than Pillow accepts.
     """
     try:
         bare = leave_out_metadata(data).data
@@ -133,7 +133,7 @@ def read_by_wheel(data: bytes, *, coder: str, max_pixels: int) -> Image.Image | 
     """Read an image of ImageMagick's coder "heic", "jxl" or "dng" by a library that comes as a wheel.
 
     Return None for another coder, or if the library is not installed. Raise ImageError, before decoding, if the image
-    has more than ``max_pixels``, and any error of the library if the file is damaged.
+    has more than ``max_pixels``; if the file is damaged, raise the library's own error, of any type.
     """
     reader = {"heic": _read_heic, "jxl": _read_jpeg_xl, "dng": _read_raw}.get(coder)
     if reader is None:

@@ -68,7 +68,8 @@ _ORIENTED = frozenset({"dpx", "miff", "tga"})
 # Coders (formats) that ImageMagick can read only from a file, not from memory.
 _FROM_FILE = frozenset({"dng", "exr"})
 
-# Coders whose files' first image is a single layer, so that the layers must be merged; PSD's is the merged image.
+# Coders that read each layer of a file as an image, so that the layers must be merged. PSD is not one of them, because
+# its first image is the merged one.
 _LAYERED = frozenset({"xcf"})
 
 # Folder of the policy.xml with which ImageMagick is started.

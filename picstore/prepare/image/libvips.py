@@ -38,10 +38,10 @@ _LOSSLESS = {1, 5, 8, 32773, 32946}
 # By number of a TIFF tag, the value with which libvips reads the same samples as Pillow: bits per sample, fill order,
 # orientation, planar configuration and sample format.
 _USUAL = {258: {8}, 266: {1}, 274: {1}, 284: {1}, 339: {1}}
-# libvips decodes only PNGs whose chunks are of these types, because Pillow then reads the same pixels. These types may
-# stand anywhere in the file.
+# libvips decodes a PNG only if all its chunks are of the types in these two sets, because Pillow then reads the same
+# pixels. Chunks of the first set may stand anywhere in the file.
 _ANYWHERE = {b"IDAT", b"IEND", b"tEXt", b"tIME"}
-# These types of chunks may stand only before the first IDAT chunk of a PNG that libvips decodes.
+# Chunks of the second set must stand before the first IDAT chunk.
 _BEFORE_PIXELS = {b"IHDR", b"sRGB", b"gAMA", b"cHRM", b"pHYs", b"iCCP", b"bKGD", b"sBIT"}
 
 # Value of libvips' option by chroma subsampling: "on" halves chroma in both directions, "off" leaves it at full size.
@@ -120,7 +120,8 @@ def _needs_no_conversion(data: bytes, image: Image.Image) -> bool:
     plain = all(set(np.ravel(tags.get(tag, min(values))).tolist()) == values for tag, values in _USUAL.items())
     photometric = 2 if image.mode == "RGB" else 1
     kind = tags.get(_COMPRESSION, 1) in _LOSSLESS and tags.get(_PHOTOMETRIC) == photometric
-    # Leave uncompressed tiles to Pillow, which reads them without libtiff and so treats damaged tile sizes differently.
+    # Leave uncompressed tiles to Pillow. It reads them by its own code and libvips by libtiff, and the results can
+    # differ if tile sizes are damaged.
     raw_tiles = tags.get(_COMPRESSION, 1) == 1 and _TILE_WIDTH in tags
     return plain and kind and not raw_tiles and _EXTRA_SAMPLES not in tags
 
@@ -175,7 +176,8 @@ def _encode(vips: Any, image: Image.Image, *, quality: int, subsampling: str, tr
         interlace=False,
         trellis_quant=trellis,
         overshoot_deringing=True,
-        # T.81's tables (annex K) save 4 % of libjpeg-turbo's bytes at equal SSIM; mozjpeg's own tables save none.
+        # Take T.81's tables (annex K): JPEGs are then 4 % smaller than libjpeg-turbo's at equal SSIM; with mozjpeg's
+        # own tables, they are not smaller.
         quant_table=0,
         subsample_mode=_SUBSAMPLE_MODES[subsampling],
         restart_interval=0,

@@ -221,8 +221,8 @@ def _read_npy(data: bytes) -> Array:
 def _read_exr(data: bytes) -> Array:
     """Read an OpenEXR file of one part: half as float16, float as float32, uint as uint32.
 
-    The channels must be one channel of any name, or the first of R, G, B, A or of X, Y, Z, W, in one layer. The values
-    have this order, whereas the file sorts its channels by name.
+    The file must have one layer, with one channel of any name, or with the first one to four of R, G, B, A or of X, Y,
+    Z, W. The values have this order, whereas the file sorts its channels by name.
     """
     try:
         import OpenImageIO

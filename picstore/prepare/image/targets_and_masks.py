@@ -61,7 +61,10 @@ def map_targets(extra: Any, coordinates: CoordinateMap, *, annotated: tuple[int,
 
 
 def _map_keypoints(points: F64, coordinates: CoordinateMap, *, rotate: bool) -> list[list[float]]:
-    """Map keypoints (x, y, v) to stored pixels; (0, 0) is the center of the first pixel. Keep [0, 0, 0], unmarked."""
+    """Map keypoints (x, y, v) to stored pixels; (0, 0) is the center of the first pixel.
+
+    A keypoint [0, 0, 0] is one that was not marked; it remains as it is.
+    """
     centers = coordinates.map_points(points[:, :2] + 0.5, rotate=rotate) - 0.5
     marked = (points != 0).any(axis=1, keepdims=True)
     rows = np.round(np.where(marked, centers, 0.0), DECIMALS).tolist()
@@ -72,8 +75,8 @@ def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
     """Rotate and resize an attachment like its image, if it has the image's original size.
 
     An attachment is rotated if it has the raw image's size, not the upright image's. A JPEG may also be smaller than
-    its image by an integer factor. Masks are resized to the nearest pixel's value. A mask that already has the stored
-    image's size is returned unchanged, and so is any other attachment whose size does not fit.
+    its image by an integer factor. Masks are resized to the nearest pixel's value. An attachment of another size is
+    returned unchanged, except a mask, which must then have the stored image's size.
 
     Args:
         name: name of the attachment, for messages.

@@ -54,8 +54,8 @@ def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
     """Decode a TIFF whose layout Pillow does not convert exactly; return None for any other.
 
     The image has mode "L", "LA", "La", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr" or "LAB", and is not rotated yet. Raise
-    ImageError if no test proves that this layout is read exactly, the file is damaged, or it has more than
-    ``max_pixels``.
+    ImageError if this is not one of the layouts that tests prove to be read exactly, if the file is damaged, or if it
+    has more than ``max_pixels``.
     """
     tags = read_tags(data)
     layout = read_layout(tags, "<" if data.startswith(b"II") else ">")
@@ -78,8 +78,8 @@ def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
 def read_samples(data: bytes, *, max_pixels: int) -> _Samples:
     """Read a TIFF's samples, (height, width, samples), as they are stored, neither reduced nor rotated.
 
-    Raise ImageError if no test proves that this layout is read exactly, if the image is rotated, or if the samples are
-    not grey with 0 as black, RGB or palette indices.
+    Raise ImageError if this is not one of the layouts that tests prove to be read exactly, if the image is rotated, or
+    if the samples are neither grey with 0 as black nor RGB nor palette indices.
     """
     tags = read_tags(data)
     layout = read_layout(tags, "<" if data.startswith(b"II") else ">")
@@ -173,7 +173,7 @@ def _to_samples(rows: U8, shape: tuple[int, int, int], layout: Layout) -> _Sampl
 
 
 def _unpack(rows: U8, count: int, bits: int) -> npt.NDArray[np.uint16]:
-    """Unpack ``count`` samples of ``bits`` (1 to 16) from each row, highest bit first; a sample lies in three bytes."""
+    """Unpack ``count`` samples of ``bits`` (1 to 16), highest bit first, from each row; each spans up to 3 bytes."""
     first = np.arange(count) * bits
     padded = np.pad(rows, ((0, 0), (0, 2)))
     unpacked = np.empty((len(rows), count), np.uint16)

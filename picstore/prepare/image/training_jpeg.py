@@ -41,7 +41,7 @@ LOSSLESS, REENCODED, INDEXED = "lossless", "reencoded", "indexed"
 _START = b"\xff\xd8\xff"  # SOI marker, and first byte of the next marker
 # EOI marker. Entropy-coded data cannot contain it (T.81, B.1.1.5).
 _END = b"\xff\xd9"
-# Coding processes of JPEGs to which an index may refer: libjpeg-turbo can decode these at a fraction of the size.
+# Coding processes of JPEGs that are indexed undecoded: libjpeg-turbo decodes them, also at a fraction of the size.
 _PROCESSES = ("baseline", "extended", "progressive")
 # Largest length in bytes of a restart segment that an index can state, looked up once, because np.iinfo takes 9 µs.
 _MAX_LENGTH = int(np.iinfo(SEGMENT).max)

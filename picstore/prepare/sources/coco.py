@@ -132,7 +132,7 @@ class _Document:
         return number
 
     def text(self, value: dict[str, Any], key: str, path: str) -> str:
-        """Return member ``key`` of the object ``value``; raise UsageError unless it is a line of text, not empty."""
+        """Return member ``key`` of the object ``value``; raise UsageError unless it is a nonempty line of text."""
         text = value.get(key)
         if not isinstance(text, str) or not text or _NO_TEXT.search(text):
             self.refuse(f"{path}.{key}", "missing" if key not in value else "not a line of text")
@@ -195,7 +195,7 @@ def _targets(
 def _object_fields(
     document: _Document, annotation: dict[str, Any], labels: dict[int, int], path: str
 ) -> dict[str, Any]:
-    """Return what an annotation states about its object, except the box, by name of the record's target field."""
+    """Return what an annotation states about its object, except the box: values by name of the target field."""
     label = labels.get(document.integer(annotation, "category_id", path))
     if label is None:
         document.refuse(f"{path}.category_id", f"no category has the id {annotation['category_id']}")

@@ -62,8 +62,8 @@ class DecompressedBlock:
 def decompress_block(path: str, block: CompressedBlock, version: str) -> DecompressedBlock:
     """Decompress a block of a file; memory grows with the bytes decompressed so far, whatever size the file states.
 
-    Raise Changed if the file does not have ``version``, unless this is empty, and Damage if the block does not
-    decompress to ``decompressed_size`` bytes, or if this size is implausibly large.
+    Raise Changed if the file has another version than ``version`` (an empty string fits any). Raise Damage if the block
+    does not decompress to ``decompressed_size`` bytes, or if this size is implausibly large.
     """
     with SourceFile(path, version=version) as file:
         if block.decompressed_size > min(MAX_DECOMPRESSED, _SMALL + _MAX_RATIO * block.size):

@@ -28,7 +28,7 @@ PATH_FIELDS = (
     *("path", "file_name", "filename", "file", "image", "image_path", "filepath", "img", "fname"),
     *("image_id", "imageid", "image_name"),
 )
-# Size in bytes of a header from which a CSV is not divided into parts; half the largest field that ``csv`` accepts.
+# A CSV whose header has this size in bytes or more is not divided into parts. ``csv`` accepts fields of twice the size.
 MAX_HEADER = 1 << 16
 CUT = "cut off, "  # start of the message about a last row that has too few values, as in a file that was cut off
 _MAX_TABLE = 1 << 32  # largest size in bytes of a table
@@ -66,7 +66,7 @@ def delimiter_of(table: Location) -> str:
 
 
 def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) -> Iterator[Row]:
-    """Yield the rows of ``text``, a part of a CSV; line numbers add ``lines``, the number of lines before this part.
+    """Yield the rows of ``text``, a part of a CSV, with line numbers in the CSV; ``lines`` lines precede this part.
 
     ``names`` are the names of the columns; if None, the first row of the part states the names.
     """

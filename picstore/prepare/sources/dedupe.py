@@ -44,7 +44,7 @@ def _run(
     candidates: NumberedInputs,
     workers: int,
 ) -> dict[int, Fingerprint]:
-    """Compute fingerprints by ``function`` in worker processes; return by input id those that no crash has lost."""
+    """Compute fingerprints by ``function`` in worker processes; return by input id all but those lost to crashes."""
     tasks = deque(candidates[k : k + _INPUTS_PER_TASK] for k in range(0, len(candidates), _INPUTS_PER_TASK))
     found: dict[int, Fingerprint] = {}
     for _, outcome in worker_processes.LocalEngine(workers).run(function, tasks):

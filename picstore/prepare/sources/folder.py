@@ -30,9 +30,9 @@ def list_folder(location: Location, *, hidden: bool = False, engine: Engine | No
     """List the files of a folder whose sub-folders are classes, which are numbered by sorted name.
 
     If there are no sub-folders, the folder itself is the only class, label 0. Every regular file is listed, except
-    files with the suffix of a text or table, and hidden files unless ``hidden``. Files in nested folders belong to the
-    class of the sub-folder above. Links are followed, because some datasets consist of links. Messages for the user
-    count files that are not images, hidden files and folders, and links that lead out of the folder.
+    files with the suffix of a text or table; hidden files are listed only with ``hidden``. Files in nested folders
+    belong to the class of the sub-folder above. Links are followed, because some datasets consist of links. Messages
+    for the user count files that are not images, hidden files and folders, and links that lead out of the folder.
     """
     every = location.entries()
     odd = [entry.name for entry in every if entry.is_folder and location.is_odd(f"{entry.name}/x")]
@@ -72,7 +72,7 @@ class _ClassFolder:
 
 
 def is_taken(name: str, *, hidden: bool) -> bool:
-    """Return whether to list an entry: any visible one, and if ``hidden``, hidden ones that no known program makes."""
+    """Return whether to list an entry. Hidden ones need ``hidden``; those such as .DS_Store are never listed."""
     return not name.startswith(".") or (hidden and name not in _OF_PROGRAMS and not name.startswith("._"))
 
 
@@ -99,7 +99,10 @@ def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list
 
 
 def refuse_class_splits(listing: Listing, location: Location) -> None:
-    """Raise UsageError if all classes with images are named like splits, except a single class without sub-folders."""
+    """Raise UsageError if all classes with images are named like splits.
+
+    If there is only one such class, raise it only if all images lie in sub-folders of the class.
+    """
     names, inputs = listing.classes, listing.inputs
     if not any(map(split_of_word, names)):
         return

@@ -36,7 +36,8 @@ _MAX_VALUES = 1 << 12
 _TEXTS_PER_READ = 64
 # Largest plausible number of bytes of a dataset per stored byte; deflate reaches 1,032.
 _MAX_RATIO = 1100
-# Bytes that a dataset may have beyond _MAX_RATIO per stored byte, as HDF5 does not store values never written.
+# Number of bytes that a dataset may have in addition to _MAX_RATIO per stored byte, because HDF5 does not store values
+# that were never written.
 _UNWRITTEN = 64 << 20
 # Pattern of the x in the name of a dataset of images, such as train_set_x, whose labels are in train_set_y.
 _X = re.compile(r"(?<![a-z0-9])x(?![a-z0-9])")
@@ -146,7 +147,7 @@ def _holds_images(h5py: Any, item: Any) -> bool:
 def _is_column(h5py: Any, item: Any, count: int, label_field: str | None, path: str) -> bool:
     """Return whether a dataset has one number or string per image, in shape (N,), (N, 1), … or MATLAB's (1, N).
 
-    The label's dataset may also have shape (N, k), such as one-hot vectors; these stay in the extra.
+    The label's dataset may also have shape (N, k), such as one-hot vectors; such labels stay in the extra.
     """
     if item.shape is None or count not in item.shape:
         return False
@@ -168,7 +169,7 @@ def _is_of_matlab(item: Any) -> bool:
 def _samples(
     path: Path, image: str, count: int, rows: dict[str, Any], label: str | None, size: int
 ) -> Iterator[SourceSample]:
-    """Yield a sample per row of the dataset ``image``, with the same row of ``rows``, datasets of other fields by name.
+    """Yield a sample per row of the dataset ``image``, with this row's values of the datasets in ``rows`` as fields.
 
     Raise Corrupt once the strings read so far have more than ``size`` bytes, the size of the file: rows of a hostile
     file may all refer to one stored string, which would take memory anew for each row.

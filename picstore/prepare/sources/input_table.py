@@ -21,8 +21,8 @@ from picstore.prepare.sources.inputs import Input
 
 BLOCK = 1024  # number of inputs that are written to the temporary file, and read, at a time
 
-# Largest number of labels of a group (one call of ``add_packed``) whose inputs are pickled as blocks, because each
-# pickle then holds all labels of the group.
+# Inputs are pickled as packed blocks if their group (one call of ``add_packed``) has at most this many labels, and one
+# by one if it has more, because a pickle of blocks holds all labels of the group.
 _MOST_LABELS = 1 << 12
 
 _FIELDS = tuple(each.name for each in fields(Input))
@@ -89,7 +89,7 @@ class InputTable(_Inputs):
         self._last: list[Input] = []  # inputs after the last complete block
         # For each group of inputs, the functions that read inputs; the temporary file refers to them by index.
         self._readers: list[list[Reader | None]] = [[None]]
-        # For each group, the class number by label in the temporary file; None if the file's labels are class numbers.
+        # For each group, the class numbers that replace the labels in the temporary file; None to keep these labels.
         self._labels: list[Sequence[int] | None] = [None]
         # Index of the block that was unpacked most recently (−1: none), and its inputs, kept for the next access.
         self._read: tuple[int, list[Input]] = (-1, [])

@@ -28,8 +28,7 @@ class Input:
     r"""Image of a source, not read yet.
 
     Attributes:
-        name: name in the ledger and in the record's extra; bytes of the name that are not UTF-8 are escaped as
-            ``\xff``.
+        name: name in the ledger and in the record's extra; any byte that is not UTF-8 is escaped, such as ``\xff``.
         label: class number, −1 for unknown.
         path: path of the file that holds the image, or URL of the object.
         offset, size: byte range in the file; size −1 means up to the end.
@@ -78,8 +77,8 @@ class Partition:
     Attributes:
         uuid: UUID of the index that the inputs come from, or of an earlier index with the same ids and order.
         ids: ids of all inputs.
-        containers: position of each container's first input in the listing, then the number of inputs.
-        rows: position of each row's first input in the listing, then the number of inputs.
+        containers: position of each container's first input in the listing; as last item, the number of all inputs.
+        rows: position of each row's first input in the listing; as last item, the number of all inputs.
     """
 
     uuid: str
@@ -233,7 +232,7 @@ def _call_reader(reader: Callable[[Input], bytes], source: Input) -> bytes:
     return data
 
 
-_MAX_AHEAD = 32 << 20  # bytes requested in advance and not yet read, from which no further request begins
+_MAX_AHEAD = 32 << 20  # number of requested and unread bytes at which ``ReadAhead`` pauses its requests
 _MAX_REQUESTS = 16
 _ASSUMED_BYTES = _MAX_AHEAD // _MAX_REQUESTS  # size that ``ReadAhead`` assumes for an object of unknown size
 

@@ -87,7 +87,7 @@ def number_of_text(text: str) -> int | NoLabel | None:
 
 
 def take_label(extra: dict[str, Any], field: str | None) -> Label:
-    """Return a sample's label, and remove the field from ``extra`` unless its value cannot be a label, such as 1.5."""
+    """Return a sample's label, and remove the field from ``extra``; keep a value that is not a label, such as 1.5."""
     if field is None or field not in extra:
         return None
     label = to_label(extra[field])

@@ -24,7 +24,7 @@ _DECODER = json.JSONDecoder()
 
 
 class _RepeatedKey(ValueError):
-    """Error by which the fast parser reports an object that has a key twice, which ``_decode_odd`` then parses."""
+    """Error of the fast parser if an object has a key twice; ``_decode_odd`` then parses the text again."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

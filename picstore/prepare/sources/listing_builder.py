@@ -40,7 +40,7 @@ _SEEN = 64  # largest number of names of samples' fields to collect for messages
 _MAX_NAMED = 5  # largest number of files that a message names
 # Number of parts of a source, such as files, to list first, to predict the time for all other parts.
 _TRIED = 16
-# Seconds above which parts are listed by worker processes, if this process would need that long: starting a process
+# If this process would need more seconds than this to list the parts, worker processes list them. Starting a process
 # takes 30 ms, and its first task 0.3 s.
 _MIN_SECONDS = 1.0
 _TASK_INPUTS = 50_000  # number of inputs per task, which take 0.5 s to list and 0.7 MB to send
@@ -48,7 +48,7 @@ _TASKS_A_WORKER = 4
 
 
 def add_note(notes: Notes, text: str, example: str, count: int = 1) -> None:
-    """Add ``count`` cases to the user's message ``text``; keep as its example the first in sorted order."""
+    """Add ``count`` cases to the user's message ``text``; of all examples, keep the first in sorted order."""
     before, least = notes.get(text, (0, example))
     notes[text] = before + count, min(least, example)
 
@@ -115,7 +115,7 @@ class PackedListing:
 
 
 class ListingBuilder:
-    """Builder of a :class:`Listing`, to which inputs are added in the source's order, beginning with ``samples``."""
+    """Builder of a :class:`Listing`. Add inputs in the source's order; ``samples`` are added first."""
 
     def __init__(self, samples: Iterable[SourceSample] = ()) -> None:
         self._inputs = InputTable()

@@ -60,7 +60,7 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Location of a sample: bytes ``start`` to ``end`` of ``file``; if it is decompressed, ``block`` says from what."""
+    """Location of a sample: bytes ``start`` to ``end`` of ``file``, or of the data decompressed from ``block``."""
 
     file: SourceFile | DecompressedBlock
     start: int
@@ -105,7 +105,7 @@ def list_litdata(location: Location, *, image_field: str | None = None, label_fi
 
 
 def _names(spec: Any, count: int) -> list[str]:
-    """Return the names of a sample's fields: a flat dictionary's keys, in torch's description ``spec``, or 0, 1, …."""
+    """Return the names of a sample's fields: keys, if torch's ``spec`` describes a flat dictionary, else 0, 1, …."""
     try:
         _, tree = json.loads(spec)
         names = json.loads(tree["context"]) if tree["type"].endswith("dict") else []

@@ -39,7 +39,7 @@ _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)  # fi
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Task to list up to ``limit`` entries of an LMDB after key ``after``, with the images' texts if ``with_texts``."""
+    """Task to list at most ``limit`` entries of an LMDB, whose keys follow ``after``, with texts if ``with_texts``."""
 
     path: str
     version: str
@@ -220,7 +220,7 @@ def list_entries(chunk: _Chunk, _: ProgressCallback) -> _Found:
                 if chunk.with_texts and not bytes(key).startswith(_IMAGE):
                     break
                 found.entries.append(_entry(bytes(key), value, transaction, chunk))
-                # Stop here: the loop would read the value of the next entry, which may kill this process.
+                # Stop before the loop reads the value of the next entry: damage there may kill this process.
                 if len(found.entries) == chunk.limit:
                     break
     except lmdb.Error as error:
@@ -241,7 +241,7 @@ def _entry(key: bytes, value: Any, transaction: Any, chunk: _Chunk) -> _Entry:
 
 
 def _int32(value: int) -> int:
-    """Convert a varint, unsigned, to a signed label; a negative label was stored in 64 bits, by some writers in 32."""
+    """Convert an unsigned varint to a signed label. Most writers store a negative label in 64 bits, some in 32."""
     return value - (1 << 32) if 1 << 31 <= value < 1 << 32 else to_signed(value)
 
 

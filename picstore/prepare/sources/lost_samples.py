@@ -108,7 +108,10 @@ def estimate_loss(file: Location, found: int, offset: int) -> int:
 
 
 def estimate_by_others(inputs: Sequence[Input]) -> dict[str, int]:
-    """Estimate, by path, each damaged file's number of lost samples: from the median of intact files of its suffix."""
+    """Estimate the number of samples that each damaged file lost, by path.
+
+    The file is assumed to have had as many samples as the median of the intact files of the same suffix.
+    """
     counts = Counter(one.path for one in inputs)
     damaged = {one.path: one.lost for one in inputs if one.lost}
     estimates: dict[str, int] = {}

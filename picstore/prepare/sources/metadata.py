@@ -67,7 +67,7 @@ class OddValues(Counter[tuple[str, str]]):
 
 
 class SkippedFields(Counter[str]):
-    """Number of samples with each field that records leave out, by the field's description for messages."""
+    """Counter of fields that records leave out: for each field, described for messages, the number of samples."""
 
     def remarks(self) -> Iterator[str]:
         """Yield a message for each field that is left out; iterate only after all samples were read.

@@ -55,10 +55,10 @@ def open_source(
         kind: one of KINDS, the name of an entry point, or ``"auto"``: coco if ``annotations`` is given, else the first
             kind that recognizes the source.
         classes: a file of class names, one per line (:func:`picstore.storage.class_names.from_lines`), in the order of
-            labels. The file gives names to integer labels, and numbers to labels that have names.
+            labels. The file gives a name to each integer label, and a number to each label that is a name.
         targets: forms of the boxes, polygons and keypoints in the samples' fields; see ``annotations.check_targets``.
             If None, these fields are metadata, unless the kind defines their forms.
-        maps: names of fields that become attachments even if their values are of a type that the kind leaves out.
+        maps: names of fields to keep as attachments, even if the kind otherwise leaves out fields of their type.
         engine: engine for tasks that list parts of a large source; None for no tasks.
         options: options of the kind: ``root``, ``synsets``, ``annotations``, ``image_field``, ``label_field``,
             ``split``. An option that is None has its default.
@@ -137,7 +137,7 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
 
 
 def _with_targets(listing: Listing, forms: str) -> Listing:
-    """Return the listing with ``forms`` set; if that is empty, with remarks on fields such as boxes or polygons."""
+    """Return the listing with targets of the given ``forms``; without forms, add remarks on fields such as boxes."""
     if forms:
         if listing.kind in _WITH_TARGETS:
             raise UsageError(f"the source {listing.kind} says where its targets are; leave out --targets")

@@ -51,10 +51,9 @@ def list_parquet(
     """List every row of a file, or of all ``*.parquet`` files in a folder and its sub-folders, by sorted path.
 
     The image is a struct of ``bytes`` and ``path``, or a binary column. If ``bytes`` is null, the image is read from
-    ``path``, below the folder of the file. Further columns of images become attachments, other binary columns are
-    skipped unless ``maps`` names them, and all remaining columns, also those in names of folders (``label=cat``),
-    become the extra. Columns of numbers that ``maps`` names, nested lists or tensors of a fixed shape, become
-    attachments too.
+    ``path``, below the folder of the file. Further columns of images become attachments, and so do the columns in
+    ``maps``, which are binary, nested lists of numbers, or tensors of a fixed shape. Other binary columns are skipped.
+    All remaining columns, also those in names of folders (``label=cat``), become the extra.
     """
     import_parquet()
     parts = parquet_parts(location, split)

@@ -37,7 +37,7 @@ IMAGES_PER_READ = 16  # number of images to read at a time; reading them one by 
 _SUFFIX = ".parquet"
 _MAX_DEPTH = 64  # largest depth of nested folders; partitions are seldom more than three deep
 _PROBED_DEPTH = 4  # largest depth of folders to search: a configuration, a split and two partitions
-_PROBED_FOLDERS = 8  # number of files, and of sub-folders, of each folder to look into for images
+_PROBED_FOLDERS = 8  # number of files in a folder to search for images; also the number of sub-folders
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SHOWN = 8  # largest number of configurations that a message lists
 
@@ -138,8 +138,8 @@ def _refuse_configurations(paths: Sequence[tuple[str, ...]], location: Location)
 def holds_images(probe: SourceProbe, depth: int = _PROBED_DEPTH) -> bool | None:
     """Return whether a folder, or the first of its sub-folders with Parquet files, has Parquet files of images.
 
-    Return False at the first file that may itself be an image, so that in a source with class folders only the first
-    class is listed. Return None if there are neither Parquet files nor images.
+    Return False if a file is found that may itself be an image: a source with class folders is then searched only up to
+    its first class. Return None if there are neither Parquet files nor images.
     """
     if names := probe.files_ending(_SUFFIX):
         others = bool(probe.files_ending(".tar"))
@@ -159,7 +159,10 @@ def holds_images(probe: SourceProbe, depth: int = _PROBED_DEPTH) -> bool | None:
 
 
 def _may_hold_images(file: Location, others: bool) -> bool:
-    """Return whether a Parquet file may hold images; an unreadable file may, unless tars lie beside it (``others``)."""
+    """Return whether a Parquet file may hold images.
+
+    An unreadable file may hold images, unless tars lie beside it (``others``), as beside img2dataset's tables.
+    """
     try:
         with open_parquet(file) as opened:
             return any(_is_image(field.type) or is_binary(field.type) for field in opened.schema_arrow)

@@ -16,7 +16,7 @@ def is_tensor(type_: Any) -> bool:
 
     if isinstance(type_, pa.FixedShapeTensorType):
         return True
-    # While Hugging Face's datasets is imported, Array2D has a type of its own.
+    # If Hugging Face's library ``datasets`` is imported, Array2D is an extension type with a ``storage_type``.
     type_, depth = getattr(type_, "storage_type", type_), 0
     while hasattr(type_, "value_type") and pa.types.is_nested(type_) and not pa.types.is_map(type_):
         type_, depth = type_.value_type, depth + 1
@@ -24,7 +24,7 @@ def is_tensor(type_: Any) -> bool:
 
 
 def tensor_to_npy(scalar: Any) -> bytes:
-    """Return a value of a type that ``is_tensor`` as a .npy file; raise ImageError unless it is a whole rectangle."""
+    """Return a tensor (see :func:`is_tensor`) as a .npy file; raise ImageError if its lists differ in length."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -112,8 +112,8 @@ def parse_objects(labels: Sequence[float], *, may_be_none: bool) -> dict[str, An
     """Parse the labels of objects, as im2rec --pack-label writes them; return None for labels of another kind.
 
     The labels are the width A of the header, the width B of an object, A − 2 values of any meaning, and objects of B
-    values: class, left, top, right and bottom from 0 to 1, and B − 5 values of any meaning. Only with ``may_be_none``,
-    labels may describe zero objects, because plain labels, such as 2 and 5, may look like that.
+    values: class, left, top, right and bottom from 0 to 1, and B − 5 values of any meaning. Labels of
+    zero objects are accepted only with ``may_be_none``, because plain labels may look the same, such as 2 and 5.
     """
     if len(labels) < 2 or not all(math.isfinite(value) and value.is_integer() for value in labels[:2]):
         return None
@@ -143,7 +143,10 @@ def _is_object(values: Sequence[float]) -> bool:
 
 
 def read_split(source: Input) -> bytes:
-    """Return the image of a record whose first part is at ``offset``; ``key`` is the size of the record's header."""
+    """Return the image of a record that is split into parts.
+
+    ``offset`` is the offset of the first part, ``key`` the number of bytes of the record before the image.
+    """
     (skip,) = struct.unpack("<I", source.key)
     parts: list[bytes] = []
     offset, part, total = source.offset, _FIRST, 0

@@ -16,8 +16,8 @@ _UNPACK = "unpack it, and give the folder"
 _EXPORT = "write its images to a folder, or to a dataset with picstore.Writer"
 _FOLDER = "give the folder that holds it, or a list of images"
 _PROBED_FILES = 8  # number of files to read in a folder, to learn whether a source can read the folder
-# Offset of a magic number, its bytes, type of the file, and advice to the user. The first match decides, so a magic
-# number comes before another that is its beginning.
+# Offset of a magic number, its bytes, type of the file, and advice to the user. The first match decides, so a long
+# magic number comes before a short one with which it begins.
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"\xff\xd8\xff", "an image (JPEG)", _FOLDER),
     (0, b"\x89PNG\r\n\x1a\n", "an image (PNG)", _FOLDER),

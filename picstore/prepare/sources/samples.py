@@ -42,7 +42,7 @@ class SourceSample:
     version: str = ""
 
     def to_input(self, label: int, odd: OddValues) -> Input:
-        """Return the sample as an Input with class number ``label``; count values that JSON cannot hold in ``odd``."""
+        """Return the sample as an Input with class number ``label``; ``odd`` counts values that JSON cannot hold."""
         extra = extra_as_json(self.extra, odd, name=self.name) if self.extra else b""
         return Input(
             self.name,

@@ -25,8 +25,8 @@ _MAX_NAMES = 1 << 20  # largest number of names to which a brace pattern may exp
 def shard_files(location: Location, *suffixes: str, split: str | None = None) -> list[Location]:
     """List the shard files of a location: a folder's files with a suffix, files that match a pattern, or a single file.
 
-    Raise NotADataset if a file does not exist or the folder has no such files, and UsageError if the pattern stands for
-    more than a million names or the files belong to several splits and ``split`` is None.
+    Raise NotADataset if a file does not exist or the folder has no such files. Raise UsageError if the pattern stands
+    for more than a million names, or if the files belong to several splits and ``split`` is None.
     """
     if location.is_folder():
         found = [location / entry.name for entry in visible_entries(location) if entry.name.lower().endswith(suffixes)]
@@ -37,7 +37,7 @@ def shard_files(location: Location, *suffixes: str, split: str | None = None) ->
     for file, is_file in zip(files, map_concurrently(lambda file: file.is_file(), files), strict=True):
         if not is_file:
             raise NotADataset(f"{file} is not a file" if file.exists() else f"{file} does not exist")
-    # Look for names of splits only after the last slash before any braces, because all files share the path up to it.
+    # Look for names of splits only below the last folder before any brace, which all files share.
     folder = len(str(location).partition("{")[0].rpartition("/")[0])
     return choose_split(files, lambda file: str(file)[folder:], split, location)
 
@@ -65,7 +65,7 @@ _MAX_INDEX_JSON = 1 << 30  # largest size in bytes of an index.json, the list of
 
 
 def read_index(folder: Location, entries: str) -> dict[str, Any]:
-    """Return the object in ``folder/index.json``; raise UsageError unless ``entries`` names a list of objects in it."""
+    """Return the object in ``folder/index.json``; raise UsageError unless it has a list of objects ``entries``."""
     path = folder / "index.json"
     if not path.is_file():
         raise NotADataset(f"{folder} has no index.json")

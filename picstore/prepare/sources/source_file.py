@@ -48,8 +48,8 @@ class SourceFile(AbstractContextManager["SourceFile"]):
             self._min_bytes = window or _REMOTE_WINDOW
             try:
                 self._object, self.size = self._object.pin()
-            # NotADataset means that the object is missing. Raise what a missing local file raises, so that the ledger
-            # of a copy of the source in a store has the same reasons.
+            # NotADataset means that the object is missing. Raise the error for a missing local file, so that the ledger
+            # states the same reason whether the source is local or in a store.
             except NotADataset as error:
                 raise Damage(f"cannot be read: {os.strerror(errno.ENOENT)}", self.printable_path) from error
             except OddKey as error:

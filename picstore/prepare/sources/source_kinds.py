@@ -21,7 +21,8 @@ GENERAL = ("folder", "list")
 # Kinds in the order in which ``recognize`` tries them; kinds of other packages are tried before GENERAL.
 KINDS = (*_WITH_MAGIC, "table", "webdataset", "imagenet", "voc", "yolo", "coco", *GENERAL)
 
-# By kind of source, the module and name of its SourceFormat. A kind not listed is FORMAT in the module of its name.
+# Module and name of the SourceFormat of some kinds. For any other kind, the module has the kind's name, and the
+# SourceFormat is its ``FORMAT``.
 _FORMATS = {
     "imagenet": ("imagenet_tars", "FORMAT"),
     "index": ("index_in_place", "FORMAT"),
@@ -96,8 +97,8 @@ class SourceFormat:
         object_stores: whether ``list_inputs`` takes a :class:`Location`, local or in a store; if not, it takes a local
             path.
         takes_engine: whether ``list_inputs`` takes the keyword ``engine``, which runs tasks that list large sources.
-        takes_maps: whether ``list_inputs`` takes the keyword ``maps``, names of fields that become attachments even
-            if their values are of a type that it leaves out.
+        takes_maps: whether ``list_inputs`` takes the keyword ``maps``, names of fields to keep as attachments, even if
+            it otherwise leaves out fields of their type.
     """
 
     list_inputs: Callable[..., Listing]

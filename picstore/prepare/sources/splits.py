@@ -37,8 +37,8 @@ def split_of_word(word: str) -> str | None:
 def split_of_name(name: str) -> str | None:
     """Return the split for which a word of a name stands, as in ``mnist-train.tfrecord``; None if no word does.
 
-    Any character except letters and digits separates words. The first component of the name (between slashes) with
-    such words decides, and in it the last such word.
+    Any character except letters and digits separates words. If several words stand for splits, the first component of
+    the name (between slashes) that has one decides; within it, the last word.
     """
     for part in name.split("/"):
         for token in reversed(_TOKENS.split(part.lower())):
@@ -60,7 +60,8 @@ def choose_split(items: Sequence[T], name: Callable[[T], str], split: str | None
     """
     names = [name(item) for item in items]
     found = [split_of_name(each) for each in names]
-    # If some names contain a usual word for a split, what precedes the shard number in other names is a split too.
+    # If some names contain a usual word for a split, each other name is taken to name a split too, such as ``extra`` in
+    # ``extra-00000-of-00004``.
     if any(found):
         numbered = [_NUMBERED.match(each.rpartition("/")[2].lower()) for each in names]
         others = [match and match[1].partition(".")[0] for match in numbered]

@@ -47,7 +47,7 @@ from picstore.storage.annotations import OWN
 from picstore.storage.location.resolve import Location, Where, locate
 from picstore.storage.location.text_files import is_wide, text_lines
 
-_REPEATED = "repeated"  # key in ``Notes`` under which rows are counted that name the same image as the previous row
+_REPEATED = "repeated"  # key in ``Notes`` for the number of rows that name the previous row's image
 _JSON_LINES = (".jsonl", ".ndjson")
 _PART_BYTES = 1 << 19  # bytes of a CSV per part, about 5,000 rows, which are listed in 0.1 s
 _EXTRA, _ATTACHMENTS = "extra", "attachments"
@@ -108,7 +108,7 @@ class _CsvPart:
         lines: number of lines before the part.
         names: names of the columns; None if the part's first row is the header.
         fields: columns of image and label; a column is None unless the user named it.
-        data: bytes of the part if it is the whole file; else None.
+        data: bytes of the part if the part is the whole file; else None.
     """
 
     table: Location
@@ -207,7 +207,7 @@ def _samples(
     for number, row in rows:
         row_name = f"{table} line {number}"
         if isinstance(row, str):
-            # The file was cut off in this line. Assume that as many lines are lost as are left, ``number``.
+            # The file was cut off in this line. Assume that half of its lines were lost, ``number`` lines.
             lost = number if row.startswith(CUT) else 0
             name, problem = printable(f"{table.name} line {number}"), f"line {number}: {row}"
             yield SourceSample(name, str(table), problem=problem, lost=lost)

@@ -65,7 +65,7 @@ def _checked_size(header: bytes, file: str, offset: int) -> int:
     try:
         checksum = int(header[148:156].rstrip(b"\0 ") or b"-1", 8)
         field = header[124:136]
-        # The size is in octal digits, or after the byte 0x80 a binary number: GNU tar writes sizes from 8 GiB on so.
+        # The size is in octal digits; GNU tar writes sizes from 8 GiB on as a binary number after the byte 0x80.
         size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else int(field.strip(b"\0 ") or b"0", 8)
     except ValueError:
         checksum = size = -1
@@ -84,7 +84,7 @@ def _header_name(header: bytes) -> bytes:
 
 
 def _parse_pax(records: bytes, name: bytes, size: int) -> tuple[bytes, int]:
-    r"""Return (path, size) from pax records ``length key=value\n``; by default, return ``name`` and ``size``."""
+    r"""Return (path, size) from pax records ``length key=value\n``; if not stated, they are ``name`` and ``size``."""
     start = 0
     # Match at an offset, because cutting each record off the remaining bytes would take quadratic time.
     while digits := _PAX_LENGTH.match(records, start):

@@ -29,7 +29,7 @@ from picstore.storage.location.resolve import Location
 _HEADER = struct.Struct("<QI")
 _DATA_CRC = 4  # size in bytes of the CRC that follows a record's data
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # numbers of the fields of tf.Feature that hold its list of values, by type
-# Largest size in bytes of a feature that goes into the extra, and largest number of its values.
+# Largest size in bytes of a feature that goes into the extra; also the largest number of values of such a feature.
 _MAX_VALUE = 1 << 16
 _MAX_FEATURES = 1 << 12
 _IMAGES = ("image/encoded", "image_raw", "image/raw", *IMAGE_FIELDS)

@@ -29,7 +29,7 @@ from picstore.storage.location.resolve import Location, map_concurrently
 # Possible names of the folders of images and of annotations; the devkit's names come first.
 _IMAGES, _ANNOTATIONS = ("JPEGImages", "images"), ("Annotations", "annotations")
 _SETS = "ImageSets"
-# By folder of segmentation images, whose pixels are numbers of classes or objects, the attachment's name.
+# Folders of segmentations (images whose pixels are numbers of classes or objects), and names of their attachments.
 _MASKS = {"SegmentationClass": "mask", "SegmentationObject": "object_mask"}
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 _MAX_XML = 1 << 22  # largest size in bytes of an annotation file
@@ -199,9 +199,9 @@ def _input(folder: Location, layout: _Layout, stem: str) -> Input:
 
 
 def _finish(one: Input, labels: Sequence[int], origin: int, notes: Counter[str]) -> Input:
-    """Return an input with final class numbers, and with boxes clipped to the image, whose edges count from 0.
+    """Return an input with final class numbers, and with boxes clipped to the image.
 
-    ``origin`` is the number of the file's first pixel, 0 or 1.
+    Coordinates count from ``origin``, 0 or 1, in the file, and from 0 in the result.
     """
     if not one.extra:
         return one

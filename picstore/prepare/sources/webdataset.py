@@ -44,7 +44,8 @@ _LABELS = ("cls", "cls2", "class")
 _JSON = ("json", "jsn")
 _TEXTS = frozenset(("txt", "text", "transcript", "id", "index", "inx", "count", *_LABELS))
 _PROBED_MEMBERS = 64  # number of members to read to distinguish a WebDataset from a tar of images
-# Prefixes of the keys of ``notes`` that name a split among a tar's folders, or a field with a further image.
+# Prefixes of keys of ``notes``: the first precedes the name of a split, found among the folders in a tar; the second,
+# the name of a field with a further image.
 _SPLIT, _FURTHER = "split ", "further image "
 _MAX_NAMED = 5  # largest number of fields that a message lists
 # Largest size in bytes of a JSON object that is read. The extra leaves out its largest fields if there is no room.
@@ -63,9 +64,9 @@ def list_webdataset(
     """List the samples of a tar, of all tars in a folder, or of tars named by braces (``train-{000..146}.tar``).
 
     A sample's image is its field ``image_field``, by default its first field with an image. Further images, fields
-    .bin, and fields that ``maps`` names become attachments; the attachment of ``seg.png`` is called ``seg``. The label
-    is ``cls``, or else ``label``, ``class``, … of the JSON. If no sample has a label, the folders in the tars are
-    classes. JSON objects and texts become the extra; all other fields, pickles among them, are skipped.
+    .bin, and the fields in ``maps`` become attachments; the attachment of ``seg.png`` is called ``seg``. The label is
+    ``cls``, or else ``label``, ``class``, … of the JSON. If no sample has a label, the folders in the tars are classes.
+    JSON objects and texts become the extra; all other fields, pickles among them, are skipped.
 
     A sample with two fields whose names are equal or differ only in case fails: each of its images becomes an input
     with this problem.
@@ -94,7 +95,7 @@ def list_webdataset(
     splits = [what.removeprefix(_SPLIT) for what in found.notes if what.startswith(_SPLIT)]
     if in_folders and not len(found):
         raise no_split(str(split), [name for name in splits if name], location)
-    # Refuse to mix splits. But if some samples lie in no folder named like a split, such folders are classes.
+    # Refuse to mix splits. But if some samples are not in folders named like splits, all folders are taken for classes.
     if split is None and len(splits) > 1 and "" not in splits:
         refuse(splits, location)
     further = {what: note for what, note in found.notes.items() if what.startswith(_FURTHER)}
@@ -151,7 +152,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[SourceSample]:
-    """Yield a tar's samples; note in ``notes`` which splits their folders name, and "" if some folder names none."""
+    """Yield a tar's samples; note in ``notes`` the split that each sample's folders name, or "" for none."""
     labels = RowLabels(tar.label_field, always=(*_LABELS, "label"))
     with SourceFile(tar.location) as file:
         # Skip members that belong to no sample: macOS writes files ``._x``, webdataset writes ``__index__``.
@@ -199,7 +200,8 @@ def _sample(
     notes: Notes,
 ) -> SourceSample:
     image_field = tar.image_field
-    # Images whose field has no dot come first, jpg before seg.png; fields .bin, which are not images, come last.
+    # Images whose field has no dot, such as jpg, come before images such as seg.png. Other fields that become
+    # attachments, .bin and maps, are added after the images.
     images = sorted(filter(_is_image, fields), key=lambda field: "." in field)
     chosen = (
         next((each for each in images if _name(each) not in tar.maps), None) if image_field is None else image_field
@@ -260,7 +262,10 @@ def recognizes(probe: SourceProbe) -> bool:
 
 
 def _has_pairs(tar: Location) -> bool:
-    """Return whether members near a tar's start share a key, as in WebDatasets, or lie in folders not named like it."""
+    """Return whether members near a tar's start share a key, as in WebDatasets, or lie in folders.
+
+    A single folder that has the tar's name does not count.
+    """
     try:
         keys = [split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _PROBED_MEMBERS)]
     except Damage:

@@ -176,7 +176,7 @@ def _pairs(tree: _Tree, notes: Counter[str]) -> list[_Pair]:
             elif not lower.endswith((".cache", ".yaml", ".yml", *_NAMES)):
                 notes["file that is neither an image nor a label file: left out"] += 1
     stems = set(map(_stem, images))
-    # Stems of text files that, without an image of this stem, are not label files but a readme, class names or a list.
+    # Stems of text files that may be a readme, class names or a list. If no image has the stem, it is not a label file.
     of_others = {
         stem
         for stem, file in labels.items()
@@ -227,7 +227,7 @@ def _require_labels(folder: Location, pairs: Sequence[_Pair], notes: Mapping[str
 
 
 def _finish(one: Input, fields: set[str]) -> Input:
-    """Leave out polygons and keypoints unless some input has them (those in ``fields``); set ``Input.targets``."""
+    """Leave out polygons or keypoints if no input has any (they are not in ``fields``); set ``Input.targets``."""
     if not one.extra:
         return one
     found: dict[str, Any] = json.loads(one.extra)

@@ -194,8 +194,8 @@ def _search(queries: U64, hashes: U64, distance: int, *, leaders: bool) -> tuple
         sorted_hashes[band] = hashes[orders[band]]
         np.cumsum(np.bincount(values, minlength=1 << _BITS), out=starts[band, 1:])
     used = np.packbits(starts[:, 1:] > starts[:, :-1], axis=1, bitorder="little")
-    # Number of bits to flip in each of the three bands; the sum is ``distance`` − 2. Hashes that differ by at least one
-    # bit more in every band differ by at least ``distance`` + 1 bits altogether, so that none is missed.
+    # Number of bits to flip in each of the three bands; the sum is ``distance`` − 2. A hash that is not found by
+    # flips in any band differs in every band by at least one bit more, so in at least ``distance`` + 1 bits altogether.
     radii = [(distance - 2 + band) // 3 for band in range(3)]
     flips = [sum(1 << bit for bit in bits) for n in range(radii[2] + 1) for bits in combinations(range(_BITS), n)]
     counts = [sum(comb(_BITS, n) for n in range(radius + 1)) for radius in radii]
@@ -222,7 +222,7 @@ def find_nearest_each(queries, tables, nearby, limits, found):
             value = np.int64(query >> np.uint64(bands[band, 0])) & ((1 << bands[band, 1]) - 1)
             for flip in flips[: bands[band, 2]]:
                 near = value ^ flip
-                # Skip values that no hash has; the bit table ``used`` of these values fits into the CPU's cache.
+                # Skip values that no hash has. ``used`` has one bit per value, so it fits into the CPU's cache.
                 if not used[band, near >> 3] >> (near & 7) & 1:
                     continue
                 for k in range(starts[band, near], starts[band, near + 1]):

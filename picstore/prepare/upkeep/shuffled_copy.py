@@ -59,7 +59,7 @@ class FileTask:
 
     Attributes:
         extents: byte ranges of the containers, EXTENT (containers,); ``file`` is a file number in stream
-            ``source_stream`` of ``source``. The containers are of several files if few records are live.
+            ``source_stream`` of ``source``. If few records are live, these are containers of several files.
         deleted: for each extent, the indices in the container of the records to omit; empty if no record is omitted.
         shift: change of ids and labels, if the source is one of several joined datasets.
     """
@@ -222,7 +222,7 @@ def _dealt(
 
 
 def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
-    """Read a task's records except deleted ones; copy those of a container if at most half remain, to free the rest."""
+    """Read a task's records that are not deleted; if they are at most half of a container, copy them to free it."""
     records: list[Record] = []
     for number, extent in enumerate(task.extents):
         if task.deleted and len(task.deleted[number]) == extent["records"]:

@@ -241,7 +241,7 @@ def check_file(task: FileCheck, on_progress: ProgressCallback) -> CheckedFile:
 
 
 def _check_recovered(task: FileCheck, findings: list[DamagedPlace], on_progress: ProgressCallback) -> CheckedFile:
-    """Check a file whose containers neither footer nor index list, as both are damaged: search it for containers."""
+    """Check a file by searching it for containers, because neither its footer nor the index is readable."""
     ids = []
     found = 0
     name = file_name(task.entry.stream, task.entry.file)
