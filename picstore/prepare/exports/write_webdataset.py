@@ -31,7 +31,7 @@ class WebDatasetFormat(ExportFormat):
     """Export format of OUT/shard-000000.tar, … of about ``shard_size`` bytes, and OUT/classes.txt.
 
     ``cls`` is the label as a number, −1 for unknown; ``json`` is the extra. An attachment is ``<name>.bin``, or
-    ``<name>.png`` and so on if it begins like an image; names of attachments are made safe and distinct.
+    ``<name>.png`` and so on if its first bytes are an image's; names of attachments are made safe and distinct.
     """
 
     EXCEED = True

@@ -85,7 +85,7 @@ def decode_file(data: bytes, *, settings: EncodeSettings, name: str = "") -> Dec
 
 
 def decode_bounded(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
-    """Decode a file such that this process cannot hang or crash: in a decoder process, if Pillow is unsafe for it."""
+    """Decode a file so that this process cannot hang or crash: in a decoder process, unless Pillow is safe for it."""
     here = neither_hangs_nor_crashes(data, max_pixels=settings.max_pixels)
     return (decode_here if here else decode_apart)(data, settings=settings, name=name)
 

@@ -41,7 +41,7 @@ _UNKNOWN = "not an image that Pillow or ImageMagick reads"
 
 
 def open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
-    """Open an image file with the library that decodes its format; images of Pillow are opened but not loaded.
+    """Open an image file with the library that decodes its format; images that Pillow decodes are not loaded yet.
 
     The extension of ``name``, the file's name, identifies formats without a magic number. Raise ImageError if the file
     is not an image, is damaged or known to be read wrongly, or no library is installed for it.
@@ -75,7 +75,7 @@ def neither_hangs_nor_crashes(data: bytes, *, max_pixels: int) -> bool:
     try:
         bare = leave_out_metadata(data).data
         image = open_by_pillow(bare, _pillow_formats(but=_HOLDS_LOCK))
-        # Leave an image above Pillow's own limit on pixels to the decoder process, because that process can raise it.
+        # Leave an image above Pillow's own limit on pixels to the decoder process, which can raise the limit.
         check_size(*image.size, max_pixels=min(max_pixels, Image.MAX_IMAGE_PIXELS or max_pixels))
         camera_raw = data.startswith(tiff_layout.STARTS) and _is_camera_raw(tiff_layout.read_tags(data), data)
         return not camera_raw and not _is_misread_by_pillow(bare)

@@ -141,7 +141,7 @@ def _bare_jpeg(data: bytes) -> Bare:
 
 
 def _decides_about_pixels(marker: int, body: bytes) -> bool:
-    """Return whether a JPEG's marker segment affects the decoded pixels, by libjpeg or by the conversion of CMYK."""
+    """Return whether a JPEG's marker segment affects how libjpeg decodes pixels or how CMYK is converted."""
     if marker == APP0:
         return body.startswith(b"JFIF\0") and len(body) >= 14
     if marker == APP14:

@@ -129,8 +129,8 @@ def _jpeg_xl_codestream(data: bytes) -> bytes:
         if length == 1:
             (length,), header = struct.unpack_from(">Q", data, position + 8), 16
         end = position + length if length else len(data)
-        # A jxlc box holds the whole codestream; a jxlp box holds a 4-byte index and a part, which may end within the
-        # header.
+        # A jxlc box holds the whole codestream; a jxlp box holds a 4-byte index and a part of the codestream, which may
+        # end within the header.
         if kind in (b"jxlc", b"jxlp"):
             start = position + header + 4 * (kind == b"jxlp")
             found += data[start : min(end, start + _JPEG_XL_HEADER)]

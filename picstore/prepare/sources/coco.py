@@ -45,7 +45,7 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
     document = _Document(_annotation_file(folder, annotations))
     images: dict[int, Input] = {}
     categories: dict[int, str] = {}
-    # By image id, the offsets of the image's annotations in the text, which are parsed after all categories are known.
+    # Offsets of annotations in the text, by id of the image. They are parsed only once all categories are known.
     offsets: dict[int, list[int]] = {}
     optional: set[str] = set()
     numbers: set[int] = set()  # ids of the annotations read so far, to detect repeated ids

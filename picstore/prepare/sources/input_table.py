@@ -82,7 +82,7 @@ class InputTable(_Inputs):
         self._file: BinaryIO | None = None  # temporary file, created when the first block is written
         # Offsets in the temporary file: 0, then the end of each block.
         self._ends = array("Q", [0])
-        # Numbers of inputs: 0, then the number of inputs in all blocks up to and including each block.
+        # Running total of inputs: 0, then for each block, the number of inputs in it and all blocks before it.
         self._counts = array("Q", [0])
         # Number of the group of inputs to which each block of inputs belongs.
         self._groups = array("L")
@@ -116,7 +116,7 @@ class InputTable(_Inputs):
         return group
 
     def pack(self) -> PackedInputs:
-        """Return all inputs packed; call this before :meth:`number_labels`, and not after :meth:`add_packed`."""
+        """Return all inputs packed. Only call this before any call of :meth:`number_labels` or :meth:`add_packed`."""
         if self._last:
             self._write()
         blocks = tuple(self._bytes_of(self._file, block) for block in range(len(self._groups)) if self._file)

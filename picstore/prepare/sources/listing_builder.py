@@ -124,7 +124,7 @@ class ListingBuilder:
         self._turns: dict[Label, int] = {}
         # Number of readable samples with each label, at the index that is the label's provisional number.
         self._counts: list[int] = []
-        # For each task's inputs, by their group number in ``self._inputs``, the number of readable samples per label.
+        # Number of readable samples per label of the inputs of each task; keys are group numbers in ``self._inputs``.
         self._packed: dict[int, dict[Label, int]] = {}
         for sample in samples:
             self.add(sample)

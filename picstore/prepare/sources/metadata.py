@@ -81,7 +81,7 @@ class SkippedFields(Counter[str]):
             yield f"{counted(others, 'other field')}: left out of {counted(count, 'sample')}"
 
     def merge(self, extra: dict[str, Any], inner: dict[str, Any]) -> None:
-        """Add the members of the object ``inner`` to ``extra``, and count the fields of ``extra`` that they replace."""
+        """Add the members of the object ``inner`` to ``extra``, and count the fields of ``extra`` that are replaced."""
         for name in extra.keys() & inner.keys():
             self[f"field {printable(name)}, which an inner object has too"] += 1
         extra |= inner
