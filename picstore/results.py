@@ -356,7 +356,7 @@ class SharedImages:
     """Images that two datasets share, as found by perceptual hashes.
 
     Attributes:
-        distance: largest number of bits, of 64, in which hashes of near-duplicates differ.
+        distance: limit of the search: hashes of near-duplicates differ in at most this many of 64 bits.
         shared: number of images of the first dataset that the other dataset has too.
         repeated, other_repeated: number of near-duplicates within each dataset.
         groups: images of the other dataset, each with its near-duplicates in the first dataset.
@@ -453,7 +453,7 @@ class DupesResult(Result):
 
     Attributes:
         dataset, other: paths or URLs of the datasets.
-        distance: largest number of bits, of 64, in which hashes of near-duplicates differ.
+        distance: limit of the search: hashes of near-duplicates differ in at most this many of 64 bits.
         images: number of compared images.
         duplicates: number of images that can be deleted because they are duplicates.
         unreadable: number of images that were left out because they cannot be read.

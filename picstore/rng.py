@@ -23,7 +23,7 @@ from picstore.arrays import F64, I64, U64
 Words: TypeAlias = "int | U64"
 
 # Uses of random numbers. The first word of a key is one of these constants, so that each use draws other numbers.
-DEAL = 1  # Use in convert: assignment of records to streams. Use in index: order of the inputs.
+DEAL = 1  # Uses: assignment of records to streams in convert; order of the inputs in index.
 SHUFFLE = 2  # Use in shuffle: order of the records in a file, and file of each record.
 PLAN = 3  # Use in a loader: order of containers, and order of the records in a container.
 AUGMENT = 4  # Use in a loader: parameters of transforms.

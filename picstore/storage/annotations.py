@@ -20,10 +20,10 @@ from picstore.errors import ImageError, UsageError
 FIELDS = ("boxes", "box_labels", "polygons", "keypoints")
 # Largest absolute value of a coordinate in pixels: beyond any image, and float32 holds all integers up to this value.
 MAX_COORDINATE = 1 << 24
-# Largest number of objects per image, and of outlines of all objects of an image. Without a limit, an extra of 16 MiB,
+# Two limits for an image: number of its objects, and number of the outlines of all its objects. An extra of 16 MiB,
 # compressed to 1 KB, could hold a million objects, each read in 10 to 100 µs. Photographs of crowds have 25,000 people.
 MAX_OBJECTS = 1 << 15
-# Largest product of the number of an image's objects and the number of keypoints of the object that has the most.
+# Largest number of an image's keypoints, counted as if each object had as many as the object with the most.
 MAX_KEYPOINTS = 1 << 20
 OWN = "own"  # value of ``targets`` for a source whose extras have picstore's form
 BOX_FORMS = ("xyxy", "xywh", "cxcywh")
@@ -233,7 +233,7 @@ def _corners(box: Any, form: str, scale: tuple[float, float]) -> Any:
 
 
 def _scaled(flat: Any, scale: tuple[float, float], step: int) -> Any:
-    """Scale x and y of the points in a flat list of ``step`` numbers per point: 2, or 3 with a keypoint's visibility.
+    """Scale the points in a flat list: x, y of each point for ``step`` 2; x, y, visibility of keypoints for 3.
 
     For keypoints, also move the origin from the first pixel's corner to its center. Return a missing keypoint,
     [0, 0, 0], and a malformed list unchanged.

@@ -80,9 +80,9 @@ _CLOSED: dict[str, Any] = {
 
 
 class Condition:
-    """SQL condition over the columns ``names``, checked; ``columns`` are the names of the columns that it uses.
+    """Checked SQL condition; ``names`` are the columns that it may use, the attribute ``columns`` those that it uses.
 
-    Raise MissingDependency if DuckDB is not installed, and UsageError if the text is not an expression over them.
+    Raise MissingDependency if DuckDB is not installed, and UsageError if the text is not an expression over ``names``.
     """
 
     def __init__(self, text: str, names: Sequence[str]) -> None:

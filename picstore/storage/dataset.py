@@ -260,7 +260,7 @@ class Dataset(Sequence[Record]):
         return copy_record(self.with_values(record))
 
     def __iter__(self) -> Iterator[Record]:
-        # Containers without live records are skipped, because their files may be missing.
+        # Skip containers without live records: `repair` deletes all records of a file that is missing.
         for number in np.flatnonzero(self.live.counts).tolist():
             container = self.containers.read(number)
             for k in np.flatnonzero(self.live.mask(number)).tolist():
@@ -322,9 +322,9 @@ class Dataset(Sequence[Record]):
         return self._edits.column(name)
 
     def without(self, ids: Iterable[int]) -> Dataset:
-        """Delete records by id, or remove them from a selection; raise UsageError if an id belongs to no record.
+        """Return the dataset without the records ``ids``; raise UsageError if an id belongs to no record.
 
-        Deleting a record again changes nothing.
+        In a selection, the records are only unselected; otherwise they are deleted. Deleting one again changes nothing.
         """
         positions = self.containers.positions(integers(list(ids) if isinstance(ids, Iterable) else ids, "ids"))
         if isinstance(self.live, SelectedRecords):
@@ -447,9 +447,9 @@ class Dataset(Sequence[Record]):
         return self.kept_counts() or self.count_records()
 
     def kept_counts(self) -> RecordCounts | None:
-        """Read the number of records of each label that is stored with the dataset.
+        """Read the stored counts of records by label; return None if their file is missing, damaged or outdated.
 
-        Return None for selections, joined datasets and unsaved edits, and if the file is missing, damaged or outdated.
+        Return None also for a selection, for joined datasets, and if there are unsaved edits.
         """
         if self._selected is not None or self._joined or self.uuid != self._origin:
             return None

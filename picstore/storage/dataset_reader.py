@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 # Bytes of containers without payload (header and tables) to keep in memory; each has 10 kB and takes 0.26 ms to read.
 _CACHED_BYTES = 32 << 20
 _KEPT_EXTRAS = 4 << 20  # largest number of bytes of decompressed extras to keep with a container's index
-# Largest number of records beyond the ends of files. Without a limit, each index row of 32 bytes could claim 2**20.
+# Largest number of records that the index may state beyond the ends of files. Readers have arrays with an element per
+# record; without a limit, each 32 bytes of a hostile index could add 2**20 elements.
 _MAX_MISSING = 1 << 24
 
 
@@ -85,10 +86,10 @@ class ContainerReader:
     def readers(self) -> Readers:
         """Number of threads, and number of containers that a thread reads at a time, with which reading is fastest.
 
-        From an object store, several threads keep several requests under way. For large images in a folder, one thread
+        With an object store, several threads keep several requests under way. With large images in a folder, one thread
         keeps the disk busy, and further threads only wait for the GIL: one thread reads 1,450 crops/s from images of 12
         megapixels, four threads 890. Containers of large images are read together, because a NumPy call takes as long
-        for one container as for many; from a store, containers of small images arrive sooner one by one.
+        for one container as for many. With a store, containers of small images are read singly, as each arrives sooner.
         """
         local = isinstance(self.root, Folder) and self.cache is None
         if self.cache is not None or self.rows["size"].sum() < MIN_MEAN * self.rows["records"].sum():
@@ -270,7 +271,7 @@ class ContainerReader:
     def ids(self) -> I64:
         """Return the ids of all stored records, read once: int64 (records,), read-only; -1 for a damaged index entry.
 
-        Raise Truncated if more than 2**24 records lie beyond the ends of their files.
+        Raise Truncated as :meth:`check_extent` does.
         """
         if self._ids is None:
             self._ids = read_only(self._collect(lambda facts: facts["id"], np.dtype(np.int64)))
@@ -307,7 +308,7 @@ class ContainerReader:
     def check_extent(self) -> None:
         """Compare the index with the files' sizes, so that a hostile index cannot make readers run out of memory.
 
-        Raise Truncated if more than 2**24 records lie beyond the ends of their files.
+        Raise Truncated if more than 2**24 records lie beyond the ends of their files. Fewer count as damaged records.
         """
         files, file_of = np.unique(self.rows[["stream", "file"]], return_inverse=True)
         sizes = np.array(list(map_concurrently(self._file_size, files.tolist())), dtype=np.uint64)

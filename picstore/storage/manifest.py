@@ -140,7 +140,7 @@ def _canonical(value: Any) -> bytes:
 
 
 def _body(manifest: Manifest) -> dict[str, Any]:
-    """Return a manifest's fields as JSON values, without ``references`` and ``edits`` if its version has none."""
+    """Return a manifest's fields as JSON values; leave out ``references`` and ``edits`` if its format version does."""
     body = asdict(replace(manifest, files=()))
     body["files"] = [{name: getattr(entry, name) for name in FileEntry.__slots__} for entry in manifest.files]
     if manifest.references is None:
@@ -282,12 +282,13 @@ def _unfinished_verb(root: Location) -> str | None:
 
 
 def read_index(root: Where, manifest: Manifest) -> Table:
-    """Read the index of a manifest's dataset, ``layout.INDEX_ROW`` (containers,) in stored order, and check both.
+    """Read and check a dataset's index, ``layout.INDEX_ROW`` (containers,) in stored order.
 
-    Only this function compares the uuid with the content; call it before the uuid names the content, as in a cache.
+    Only this function checks that the manifest's uuid belongs to the content of manifest and index. Call it before the
+    uuid is used as a name of the content, as in a cache.
 
     Raises:
-        Damage: the index is missing, damaged or of another dataset or version, or contradicts the uuid (Corrupt).
+        Damage: the index is missing or damaged, or belongs to another manifest. Corrupt also if the uuid is wrong.
         UnsupportedVersion: a later picstore wrote the index.
     """
     path = locate(root) / (INDEX if manifest.edits is None else manifest.edits.index)

@@ -128,7 +128,7 @@ def keep_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts
 
 
 def _write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Write a version's record counts by label, unless they are None or lack damaged records, which have no label."""
+    """Write a version's record counts; do nothing for None, or if damaged records, which have no label, are missing."""
     if counts is not None and counts.records == manifest.images_left:
         write_counts(root, manifest, counts)
 

@@ -40,10 +40,10 @@ _NEAR = 1 << 16
 # Smallest number of bytes of the first read of a container's tables (all bytes before the payload: header, index,
 # attachment table, segment table and extras). The first read shows how large the tables are.
 _FIRST_READ = 4096
-# Largest share of a container to read first for its tables, if above _FIRST_READ: photographs' tables take about 1 %.
+# Largest share of a container that the first read takes, unless _FIRST_READ is more. Photographs' tables take 1 %.
 _MAX_TABLES_SHARE = 1 / 64
-# Bytes of tables to keep in memory, enough for about 4,000 containers; the row ends computed from tables take half as
-# much again. Kept tables are never evicted, because an epoch reads each container once: each would evict the next.
+# Bytes of tables to keep in memory, enough for about 4,000 containers. Ends of tile rows, computed from the tables,
+# take half as much in addition. Tables are never evicted: each is used once per epoch, so all would be evicted unused.
 _KEPT_BYTES = 64 << 20
 
 
@@ -54,10 +54,10 @@ class _Part:
     Attributes:
         number: record number in the container.
         begin: offset in the container of the image or attachment.
-        at, length: offset and length in bytes of the part in ``PartialRead.buffer``.
+        at, length: offset of the part in ``PartialRead.buffer``, and its length in bytes.
         crc: CRC-32C of the part.
-        header, header_at: number of bytes of the image's header, 0 for a whole image or an attachment; and offset in
-            the buffer to which the header is read before it is moved to ``at``, in front of the rows.
+        header: number of bytes of the header of an image of which only some rows are read; else 0.
+        header_at: offset in the buffer to which the header is read; it is then moved to ``at``, in front of the rows.
         rows: tile rows that the part holds.
         attachment: index of the attachment among the record's; None for an image.
     """
@@ -271,7 +271,7 @@ class TableReader:
 
     def __init__(self, rows: Table) -> None:
         self._rows = rows
-        self._share = 0.0  # largest share of a container's bytes before the payload so far, up to _MAX_TABLES_SHARE
+        self._share = 0.0  # largest share of a container that its tables have taken so far, at most _MAX_TABLES_SHARE
         self._kept: dict[int, Container] = {}
         self._kept_bytes = 0
 
@@ -323,7 +323,7 @@ class TableReader:
             path.read_pieces([(ref.offset, buffer)], file=ref.name)
         header = read_header(buffer, ref=ref)
         end = header[0].payload_at
-        # Copy the tables, in order to free ``buffer``, which for the first containers is ten times as large.
+        # Copy the tables, so that ``buffer`` is freed: for small tables, the first read is up to ten times as large.
         tables = fresh(end)
         tables[:guess] = buffer[:end]
         if end > guess:

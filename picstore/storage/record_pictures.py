@@ -34,7 +34,7 @@ from picstore.storage.record_table import RecordTable
 if TYPE_CHECKING:
     from picstore.display.figures import Figure
 
-_SIDE = 240  # Smallest longer side, in pixels, to which an image is reduced when it is decoded.
+_SIDE = 240  # Size in pixels; an image's longer side is not reduced below it when the image is decoded.
 _MAX_PIXELS = 1 << 28
 _NAMED = 8  # Number of classes to list in a notebook's facts about a dataset.
 # Formats of an index's images that are drawn, and Pillow's class that opens each. Images of other formats are not
@@ -97,7 +97,7 @@ def _decode(record: Record) -> U8:
 
 
 def _decode_foreign(data: bytes) -> U8:
-    """Decode an image file of an index that is not an upright JPEG; reduce its longer side to at most 2 · ``_SIDE``."""
+    """Decode a file of an index whose image is not an upright JPEG; reduce its sides to at most 2 · ``_SIDE``."""
     try:
         with _open_image(data) as opened:
             if opened.width * opened.height > _MAX_PIXELS:

@@ -181,7 +181,8 @@ class RecordTable:
         """Return marks of the records for which a condition in DuckDB's SQL holds: bool (len(table),).
 
         A condition is an expression over a record's columns, with the functions in docs/sampling.md. Raise UsageError
-        if it cannot be evaluated or its columns differ only in case, MissingDependency without DuckDB or pyarrow.
+        if it cannot be evaluated, or uses two columns whose names differ only in case; MissingDependency if DuckDB
+        or pyarrow is not installed.
         """
         if isinstance(condition, str):
             condition = self.condition(condition)

@@ -94,7 +94,7 @@ def find_references_root(
 
 
 def _find(where: Location, manifest: Manifest, stated: str) -> ReferencesRoot:
-    """Return the folder of images that is ``stated`` in the manifest of the index at ``where``.
+    """Return the folder of the images of the index at ``where``, given the path or URL ``stated`` in its manifest.
 
     A relative path counts from the index's folder. Errors: see :func:`find_references_root`.
     """

@@ -60,6 +60,6 @@ def _even_points(ids: I64, values: Values, key: int) -> U64:
     hashes = [hashlib.sha256(str(value).encode()).digest()[:8] for value in different.tolist()]
     starts = rng.keys(key, np.array([int.from_bytes(each, "little") for each in hashes], dtype=np.uint64))
     with np.errstate(over="ignore"):
-        # GOLDEN is the golden ratio modulo 1 as an integer times 2**-64, so overflow is the sequence's modulo 1.
+        # Points are in units of 2**-64, in which GOLDEN is the golden ratio modulo 1; overflow takes them modulo 1.
         points: U64 = starts[which] + ranks * np.uint64(rng.GOLDEN)
     return points

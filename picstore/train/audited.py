@@ -202,7 +202,7 @@ class Audit:
 
 
 def _find(stored: I64, ids: I64) -> tuple[I64, Bools]:
-    """Return, for each id, its index in ``stored``, or 0 if ``stored`` lacks the id, and whether ``stored`` has it."""
+    """Find each id in ``stored``: return its index, 0 if it is missing; and whether it was found."""
     order = np.argsort(stored, kind="stable")
     at = np.minimum(np.searchsorted(stored, ids, sorter=order), len(stored) - 1)
     if not len(stored):

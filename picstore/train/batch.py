@@ -57,8 +57,8 @@ class Batch:
             loader's ``transform`` has callables, ``images`` is what the last of them returns.
         labels: int64 (N,); after ``MixUp`` or ``CutMix`` float32 (N, classes).
         ids: int64 (N,), ids of the records.
-        targets: with the loader's ``targets``, a dict for each image, see docs/targets.md; with ``Views``, by name of
-            the group, a list of such dicts for each view.
+        targets: with the loader's ``targets``, a list of N dicts, one for each image, see docs/targets.md. With
+            ``Views``, a dict by name of the group, with such a list for each view of the group.
         columns: values of the columns that ``targets`` names: tensors (N, …), or lists of strings. A missing value is
             None among strings, NaN among floats and −1 among integers.
         weight: float32 (), samples in this batch times the world size, divided by the samples in the global batch:
@@ -138,7 +138,8 @@ class Batch:
     def as_inputs(items: Sequence[Batch | tuple[torch.Tensor, int]]) -> dict[str, Any]:
         """Return the inputs of a model of Hugging Face's transformers; serves as the ``data_collator`` of a Trainer.
 
-        The Trainer's datasets may be loaders, if the Trainer's batch size is 1, or :class:`MapDataset` without targets.
+        The Trainer's datasets may be loaders; the Trainer's batch size must then be 1: a loader yields whole batches.
+        Or they may be :class:`MapDataset` without targets, with any batch size.
 
         Returns:
             ``pixel_values`` and ``labels`` of the only batch, or of the pairs of image and label.
@@ -183,10 +184,10 @@ class Batch:
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> Figure:
-        """Draw the first images with label, id and targets; with ``Views``, draw a row of ``columns`` records per view.
+        """Draw the first images with label, id and targets. With ``Views``, each row shows one view of the records.
 
         Args:
-            count: number of images.
+            count: number of images; with ``Views``, the number is ``columns`` in each row.
             classes: names of labels, such as ``dataset.classes``.
             columns: number of images side by side.
             mean, std: arguments of ``Normalize``, to undo it. Without them, floats outside of 0 … 1 are stretched.

@@ -53,7 +53,7 @@ class Column:
         return values
 
     def of(self, ids: I64) -> tuple[I64, Values]:
-        """Return the ids, among ``ids``, of the records that have a value in the column, and these values."""
+        """Return those of ``ids`` whose records have a value in the column, and the values."""
         indices, found = self.find_ids(ids)
         if self.ends is not None:
             return ids[found], [self._text(index) for index in indices[found]]

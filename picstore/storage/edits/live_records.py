@@ -79,7 +79,7 @@ class LiveRecords:
         return containers, stored - self.starts[containers]
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """Return, for each i, the index in container ``containers[i]`` of its live record number ``numbers[i]``."""
+        """Convert ``numbers[i]``, an index among the live records of ``containers[i]``, to the number of the record."""
         if not len(self.deleted):
             return numbers
         starts = self.starts[containers]
@@ -126,7 +126,7 @@ class SelectedRecords(LiveRecords):
 
     @classmethod
     def from_bits(cls, live: LiveRecords, bits: U8) -> SelectedRecords:
-        """Build the selection from its attribute ``bits``, in which the bit of no deleted record may be set."""
+        """Build the selection from its attribute ``bits``; the bits of deleted records must not be set."""
         before_byte: I64 = np.concatenate(([0], np.cumsum(_BITS_SET[bits], dtype=np.int64)))
         byte, bit = live.starts >> 3, live.starts & 7
         firsts = before_byte[byte] + _BITS_SET[bits[byte] & ~(0xFF >> bit)]

@@ -102,7 +102,7 @@ def _apply(operators: U32, crcs: U32) -> U32:
 
 @cache
 def _zero_byte_operators() -> U32:
-    """Compute linear maps of CRCs, uint32 (8, 16, 32); the map (k, d) is for appending d * 16**k bytes.
+    """Return the linear maps f, as explained below, for strings of d * 16**k bytes: uint32 (8, 16, 32), by k and d.
 
     Appending a string b to bytes with CRC c gives the CRC f(c) ^ crc32c(b), where f is linear and depends only on b's
     length. For one bit, f is a shift to the right, and XOR with RFC 3720's reflected polynomial if a 1 drops out.

@@ -152,7 +152,7 @@ class Container:
         return container
 
     def rows(self, records: I64) -> I64:
-        """Return the row numbers, in ``index``, ``good``, ``held`` and ``attached``, of the given record numbers."""
+        """Convert record numbers to rows of ``index``, ``good``, ``held`` and ``attached``, by means of ``records``."""
         return records if self.records is None else np.searchsorted(self.records, records)
 
     def extract(self, records: I64, *, attachments: bool) -> Container:
@@ -176,7 +176,7 @@ class Container:
             lengths = np.array([len(piece) for piece in pieces])
             moved = np.cumsum(lengths) - lengths - index["segment_first"]
             table = np.concatenate(pieces)
-            # A negative distance becomes 2**32 more as uint32, and adding that modulo 2**32 subtracts.
+            # As uint32, a negative distance d becomes 2**32 + d; the sum is right, because 2**32 overflows.
             index["segment_first"] += moved.astype(np.uint32)
             held["segment_first"] += moved.astype(np.uint32)
         extracted = replace(

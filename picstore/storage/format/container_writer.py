@@ -80,7 +80,7 @@ def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref
 def _index(
     records: Sequence[Record], fields: Sequence[str], at: int, behind: I64
 ) -> tuple[bytes, bytes, list[Buffer], int]:
-    """Return a container's index, attachment table, payload as a list of images and attachments, and payload CRC.
+    """Return a container's index, attachment table, payload (a list of images and attachments) and payload CRC.
 
     ``at`` is the offset of the payload in the container. ``behind``, int64 (n, 2), counts the segment-table entries
     that follow a record's segment lengths: those for row checksums, and those for entry points.

@@ -53,7 +53,7 @@ def unpack_container(
         parsed: the result of :func:`read_header` for the container, if the caller has it already.
 
     Raises:
-        Damage: nothing of the container can be read, because the header is damaged and ``records`` is not given, or
+        Damage: nothing of the container can be read. Either the header is damaged and ``records`` is not given, or
             the header is sound but contradicts the arguments.
     """
     size = len(buffer) if size is None else size
@@ -190,7 +190,7 @@ def _locate_extras(container: Container, header: layout.ContainerHeader) -> None
     chosen = container.good & (container.index["extra_length"] > 0)
     starts, lengths = (container.index[name][chosen].astype(np.int64) for name in ("extra_offset", "extra_length"))
     ends = starts + lengths
-    # Ranges must not overlap; otherwise the extras of all records could take a multiple of the frame's size in memory.
+    # The records' extras must not overlap; otherwise their sum could be many times as large as the decompressed frame.
     apart = not (starts[1:] < ends[:-1]).any()
     if sound and apart and (ends <= header.extras_raw).all() and (lengths <= MAX_EXTRA).all():
         container.extras_frame, container.extras_size = raw, header.extras_raw

@@ -34,7 +34,7 @@ from picstore.storage.location.s3_listing import Page, is_odd, list_s3
 
 # Size in bytes of a part of a multipart upload. S3 allows 10,000 parts, so an object can have 78 GiB.
 PART_SIZE = 8 << 20
-# Number of parts of an object to send concurrently; a worker of `convert` writes 16 objects, so 16 × 2 × 8 MiB.
+# Number of parts of an object to send concurrently. `convert` writes 16 objects per worker: parts of 16 × 2 × 8 MiB.
 _CONCURRENT_PARTS = 2
 # Largest size in bytes of an object that is written conditionally, such as a manifest or a job.
 _MAX_CONDITIONAL = 1 << 30
@@ -188,8 +188,8 @@ class Bucket(RemoteFile, WritableLocation):
     def files(self) -> Iterator[tuple[str, int]]:
         """Yield the objects below this location; if an answer is cut short, resume after the greatest key."""
         last = ""
-        # Keys of empty objects that were listed. The mark of a folder is listed without the final slash of its key, and
-        # therefore may be listed again after a listing is resumed.
+        # Keys of empty objects listed so far. An object that marks a folder has a key with a final slash, but is listed
+        # without it. A listing that is resumed after such a key without a slash therefore lists the object again.
         empty: set[str] = set()
         rule = obstore_file.retries(patient=False)
         waits, alive = rule.waits(rule.deadline()), time.monotonic()
@@ -306,7 +306,7 @@ class Bucket(RemoteFile, WritableLocation):
                     self._delete([key])
 
     def _delete(self, keys: list[str]) -> None:
-        """Delete the objects ``keys``; raise NotADataset if an object is missing, which some stores ignore."""
+        """Delete the objects ``keys``; raise NotADataset if one is missing. Some stores ignore missing objects."""
         if keys:
             self._ask(lambda client: library().delete(client, keys))
 

@@ -11,7 +11,7 @@ _QUERY = re.compile(r"\?[^\s\"'<>)]*")
 _SIGNED = re.compile(r"(sig|signature|token|credential)=", re.IGNORECASE)
 # Names of environment variables in which the clouds' tools expect secrets, whose values are removed from messages.
 _SECRET = re.compile(r"(AWS|AZURE|GOOGLE|GCP|HF)_.*(SECRET|TOKEN|KEY|PASSWORD|SAS)|GOOGLE_SERVICE_ACCOUNT_KEY")
-# Names that match _SECRET of variables that are not secret: they hold a key's id, or the path of a file with a key.
+# Names that match _SECRET, but whose values are not secret: a key's id, or the path of a file with a key.
 _PUBLIC = re.compile(r".*(_ID|_FILE|_PATH)")
 _MIN_SECRET = 8  # smallest number of characters of a secret; a shorter value might be an ordinary word of a message
 

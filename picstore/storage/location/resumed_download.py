@@ -24,7 +24,7 @@ logger = logging.getLogger("picstore")
 
 # Seconds without bytes from a store after which a message is logged.
 TELL_AFTER = 10.0
-# Smallest number of seconds between two messages that a store is silent, because all threads may wait for one store.
+# Smallest number of seconds between two messages that a store is silent; many threads may wait for the same store.
 _TELL_AGAIN = 60.0
 _told = -math.inf  # ``time.monotonic()`` of this process's latest log message that a store is silent
 

@@ -106,8 +106,8 @@ class SegmentTables:
     count: I64  # (n,), number of rows in ``arrays["segments"]`` for each image; 0 if the GPU does not decode it
     pixels: dict[int, U8] = field(default_factory=dict)  # pixels (3, h, w) that the CPU decoded, by slot
     refused: dict[int, str] = field(default_factory=dict)  # reason why the GPU does not decode an image, by slot
-    # In a process's first batches, to check the GPU: a slot, pixels (3, h, w) that the CPU decoded from a box of its
-    # image, and the box in pixels of the stored image.
+    # Check of the GPU's decoder in a process's first batches: a slot; a part of the slot's image as pixels (3, h, w)
+    # that the CPU decoded; and the box of this part in pixels of the stored image.
     probe: tuple[int, U8, I64] | None = None
 
     @staticmethod
@@ -123,7 +123,7 @@ class SegmentTables:
 class EncodedBatch:
     """Description, by slot, of a batch's JPEG streams, which a GPU decodes."""
 
-    bounds: I64  # (n, 2), offsets of each stream's start and end in ``HostBatch.images``; equal if there is none
+    bounds: I64  # (n, 2), offsets of each slot's stream in ``HostBatch.images``: start, end; equal without a stream
     boxes: I64  # (n, 4), left, top, width and height of each decoded image, in pixels of the stored image
     params: tuple[TransformParams, ...]  # random parameters of the transforms, for each group of views
     files: RecordFiles

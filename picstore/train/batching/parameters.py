@@ -24,7 +24,7 @@ from picstore.train.transforms.views import ViewGroup
 
 @dataclass(frozen=True, slots=True)
 class TransformParams:
-    """Geometry and color of views that the same transforms make in a batch of n slots.
+    """Geometry and color of a group of views, made by the same transforms, for the n slots of a batch.
 
     Row v · n + i is for view v of slot i.
     """
@@ -77,8 +77,8 @@ def draw_geometry(
     Args:
         source, group, epoch: the dataset with seed and transforms, one of its groups of views, and the epoch.
         ids, sizes: int64 (n,), ids of the records, and int64 (n, 2), widths and heights of the images.
-        copies: for each image, (n,) or one for all, the index of its sample among the record's samples in the epoch,
-            because each sample has random numbers of its own.
+        copies: int64 (n,), or one number for all images: index of an image's sample among its record's samples in
+            the epoch. Each sample has random numbers of its own.
         boxes: float64 (n, m, 4), boxes of each image's m objects, for transforms that need them.
 
     Returns:

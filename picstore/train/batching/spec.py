@@ -51,12 +51,12 @@ class OutputSpec:
     def from_plans(
         cls, plans: Sequence[TransformPlan], *, dtype: str | None = None, channels_last: bool = False
     ) -> OutputSpec:
-        """Return the specification of the batches that any of ``plans`` makes.
+        """Return the specification of all batches of a loader, which ``plans``, its lists of transforms, make.
 
-        A batch is made by one plan or, if all plans make images of one size, by several; see :func:`check_one_size`.
+        One plan makes all images of a batch. Several plans may do so if all make images of the same size.
 
         Raises:
-            UsageError: the views differ, the dtype is unknown, or only some plans fix the size of images.
+            UsageError: the plans' views differ, the dtype is unknown, or only some plans fix the size of images.
         """
         given = [
             tuple(GroupSpec(group.name, group.count, group.size is not None) for group in plan.groups) for plan in plans
