@@ -16,7 +16,7 @@ from picstore.storage.location.resolve import checked_path
 from picstore.storage.location.text_files import text_of_file
 
 _MAX_JSON = 1 << 28
-# Endings of the files in a checkpoint's folder that may hold a state; weights in .safetensors files hold none.
+# Endings of the files in a checkpoint's folder that may hold a state; .safetensors files hold only weights.
 _ENDINGS = (".json", ".pt", ".pth", ".ckpt", ".bin", ".pkl", ".tar")
 _MAX_FILES = 1000
 _UNREAD = (

@@ -95,7 +95,7 @@ def _count_labels(dataset: Dataset, indexes: Sequence[Table], display: Display) 
 
 
 def _reading(dataset: Dataset) -> dict[str, Any]:
-    """Return the number of bytes that an epoch reads, and an estimate of this number for a shuffled copy, by name."""
+    """Return ``read_bytes``, which an epoch reads, and ``copy_bytes``, an estimate of that for a shuffled copy."""
     size, counts = dataset.rows["size"].astype(int), dataset.live.counts
     copied = size * counts / dataset.rows["records"].clip(1)
     return {"read_bytes": int(size[counts > 0].sum()), "copy_bytes": int(copied.sum())}

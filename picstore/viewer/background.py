@@ -36,7 +36,7 @@ class _Cancelled(PicstoreError):
 
 
 class Background(Generic[R]):
-    """Work that runs in a background thread and reports its progress to this object; threads may share the object.
+    """Runner of work in a background thread; the work reports its progress here. Threads may share this object.
 
     Args:
         name: name of the work, for the error message if it is started while it runs.

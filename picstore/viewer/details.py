@@ -151,7 +151,7 @@ def drawn_objects(objects: Objects) -> dict[str, Any]:
 
 
 def _open(session: Session, query: Query) -> tuple[Record, str]:
-    """Return the record that a request names, and the name of its image file, "" if the image is an upright JPEG."""
+    """Return the record that a request names; and the name of its image file, or "" for an upright JPEG."""
     position = session.position(query)
     record = session.dataset[position]
     return record, find_place(session.dataset, position)["file"] if record.info.foreign else ""

@@ -129,7 +129,7 @@ class Records:
         return binned
 
     def _numbers(self, name: str) -> Array:
-        """Return a column as an array; chroma samplings become indices in SAMPLINGS, other strings Python objects."""
+        """Return a column as an array. Chroma samplings become indices in SAMPLINGS; other strings stay objects."""
         if name != "sampling":
             return np.asarray(self._table[name])
         if self._samplings is None:

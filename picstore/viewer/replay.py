@@ -148,7 +148,7 @@ class Replay:
 
 
 def _views_of(batch: Batch, groups: list[tuple[str, int]], records: int) -> list[list[list[Any]]]:
-    """Return a batch's images as lists by group of views, view and record; a plain list of transforms is one group."""
+    """Return a batch's images as ``lists[group of views][view][record]``; a plain list of transforms is one group."""
     found = []
     for name, count in groups:
         images = batch.views[name] if name else batch.images

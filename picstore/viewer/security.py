@@ -85,7 +85,7 @@ class Guard:
         self._shown_in = ("document", "iframe") if embed else ("document",)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Pass on only HTTP requests, which are guarded below, and messages on the server's start and end ("lifespan").
+        # Pass on messages about the server's start and end ("lifespan"); ignore all others that are not HTTP requests.
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -117,8 +117,8 @@ class Guard:
             return "Open the address that `picstore view` has printed; it holds a token."
         if origin not in (None, f"http://{host}"):
             return "Requests of other sites are refused."
-        # The browser states which site caused the request; "none" stands for a typed address or a bookmark. Links to
-        # the page may be on any site, such as a terminal in a browser, or in the file that --open writes.
+        # The browser states which site caused the request; "none" stands for a typed address or a bookmark. Accept
+        # links to the page from any site, because they may be in a web terminal or in the file that --open writes.
         site = headers.get("sec-fetch-site", "same-origin")
         navigates = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") in self._shown_in
         link = is_page and navigates

@@ -238,7 +238,7 @@ async def _answered(request: Request, respond: Callable[[Query], Response]) -> R
 
 
 class _Json(JSONResponse):
-    """JSON response in ASCII, whose escapes can hold lone surrogates, as in the name of a file that is not UTF-8."""
+    """JSON response in ASCII, because UTF-8 cannot encode lone surrogates, which names of files may have."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(_to_json(content), allow_nan=False, separators=(",", ":")).encode()

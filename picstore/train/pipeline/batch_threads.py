@@ -226,8 +226,8 @@ class Pipeline:
                 for number, count in waited.items():
                     key = wanted.source, wanted.epoch, number
                     found[key] = self._aside.take(key, count)
-        # If a container was found more than once, keep the result with most records: records read alone replace
-        # records that an earlier batch set aside, and the whole container replaces both.
+        # A container's result may be found up to three times: as records that an earlier batch set aside, as records
+        # read alone, and whole. In this order each result has more records than the one before, and replaces it.
         for read in sorted(requested.futures, key=lambda read: not read.records):
             found[read.source, read.epoch, read.number] = requested.futures[read].result()
         return found

@@ -70,14 +70,14 @@ _MAX_LAST_WORDS = 1 << 16  # maximum number of bytes to read from a dead child's
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A batch without its arrays, which lie in a block of shared memory.
+    """Message about a batch, whose arrays lie in a block of shared memory.
 
     Attributes:
         number, block: serial numbers of the batch and of the block, counted from the child's start.
         new_size: size of the block in bytes if its descriptor follows, because the parent must map the block; else
             None.
         gone: serial numbers of blocks that the child has freed since the previous message.
-        arrays: result of ``HostBatch.take_apart``, with each array replaced by a ``SharedArray``.
+        arrays: result of ``HostBatch.take_apart``, with a ``SharedArray`` in place of each array.
         stats: the child's statistics since its start.
     """
 

@@ -131,7 +131,7 @@ class ProcessServer:
         self._blocks = _SharedBlocks()
         self._buffers = BufferPools(batches=BufferPool(KEPT_BATCHES, allocate=self._blocks.allocate))
         self._counter = StatsCounter()
-        # By number of the batch, each batch whose memory the parent may be using, and the address of the batch's block.
+        # Batches whose memory the parent may be using. Key: the batch's number; value: batch, and address of its block.
         self._sent: dict[int, tuple[HostBatch, int]] = {}
         self._next_number = 0
 
@@ -230,8 +230,8 @@ def _is_full(under_way: Sequence[int], share: SequenceShare) -> bool:
 def _exit_after_parent(parent: int) -> None:
     """End this process ``_LAST_SECONDS`` after its parent has died.
 
-    Normally the closed socket ends the process earlier, but a thread may be waiting for an object store. The parent's
-    process id is polled because systems differ in reporting a closed socket: poll() without events never does on macOS.
+    Normally the closed socket ends the process earlier, unless a thread is waiting for an object store. This thread
+    does not wait for the socket but polls the parent's process id, because poll() on macOS may not report the closing.
     """
     while os.getppid() == parent:
         time.sleep(_PARENT_SECONDS)

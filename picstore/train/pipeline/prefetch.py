@@ -36,7 +36,7 @@ _READERS_WAIT = "t" not in getattr(sys, "abiflags", "")
 
 
 class ContainerKey(NamedTuple):
-    """Key of a read in an epoch of a source (dataset): of a whole container or, with ``records``, of some records."""
+    """Key of one read in an epoch of a source (dataset): of a whole container or, if given, of its ``records``."""
 
     source: int
     epoch: int
@@ -234,7 +234,7 @@ class Prefetcher:
             self._fail(calls, error)
             return False
         self._count_memory(calls, results)
-        # Complete the first call last: the planner waits for it, so that it wakes once and finds all calls complete.
+        # Complete the first call last. The planner waits for the first call, and then finds all other calls complete.
         while calls:
             calls.pop()[1].set_result(results.pop())
         return True
@@ -330,8 +330,8 @@ def _uses_alone(
 ) -> dict[ContainerKey, ContainerUse]:
     """Return, by key, a batch's uses of records that are read alone, without the rest of their container.
 
-    A record that was not set aside is read alone if the batch does not need its whole container. The read then covers
-    all records that the batch needs of this container, including those set aside.
+    Records of a container are read alone if the batch does not need it whole, but needs at least one record that was
+    not set aside. All records that the batch needs are then read, even those that were set aside.
     """
     samples, alone = wanted.samples, {}
     if samples.held is None:

@@ -181,7 +181,10 @@ class RemoteSequence:
         worker.actor.begin.remote(task.key, kept, self._order, span.epoch, span.first, span.count)
 
     def _ask(self) -> None:
-        """Keep WINDOW calls for batches under way at each worker, within a budget that the first task may exceed."""
+        """Keep WINDOW calls for batches under way at each worker, but fewer if batches exceed the budget of memory.
+
+        The first task's calls are made in any case, because the consumer waits for its batches.
+        """
         held = sum(len(task.made) + len(task.calls) for task in self._tasks)
         most = self._workers.budget / self._size
         for task in self._tasks:

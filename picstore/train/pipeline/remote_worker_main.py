@@ -29,10 +29,10 @@ from picstore.train.pipeline.stats import Stats, StatsCounter
 
 @dataclass(frozen=True, slots=True)
 class RemoteMessage:
-    """A batch without its arrays, like ``loader_process.Message``.
+    """Message about a batch, whose arrays lie in Ray's memory; compare ``loader_process.Message``.
 
     Attributes:
-        arrays: result of ``HostBatch.take_apart``, with each array replaced by a ``SharedArray``.
+        arrays: result of ``HostBatch.take_apart``, with a ``SharedArray`` in place of each array.
         size: bytes of the block that holds the arrays.
         stats: the worker's statistics since its start.
     """

@@ -73,7 +73,7 @@ class WorkerHandle:
     actor: Any
     opening: Any  # Ray's reference to the call of ``open``; None once the call has ended.
     tasks: list[Task] = field(default_factory=list)  # The task under way and the next task.
-    stats: Stats = field(default_factory=Stats)  # the worker's statistics that the trainer's counter includes
+    stats: Stats = field(default_factory=Stats)  # the worker's latest statistics, already added to the trainer's
 
     @property
     def awaited(self) -> Any:

@@ -128,7 +128,7 @@ class PipelineRunner:
             from picstore.train.pipeline.remote_workers import pickle_spec
 
             pickle_spec(self._spec)  # Raise errors of pickling before anything is started.
-        self._open = Closables()  # What ``close`` ends: pipelines, processes and workers, also of iterators in use.
+        self._open = Closables()  # What ``close`` ends: pipelines, processes, workers, even if an iterator uses them.
         # Batches started for the next iteration: process id, the position where it begins, and their iterator.
         self._begun: tuple[int, tuple[int, int], Delivery] | None = None
 

@@ -26,7 +26,7 @@ _BY_NAME = {operation.name.title().replace("_", ""): operation for operation in 
 _TRANSLATIONS = [Operation.TRANSLATE_X, Operation.TRANSLATE_Y]
 _SIGNED = np.isin(np.arange(len(Operation)), [*WARPS, *FACTORS])
 DEEPEST = 3  # largest number of operations in an AugMix chain whose number of operations is drawn
-_TRIES = 8  # candidates for a gamma variate; the first accepted, each with a probability of 0.95 or more, is taken
+_TRIES = 8  # candidates for a gamma variate, each accepted with probability 0.95 or more; the first accepted is used
 
 
 class _Magnitudes:

@@ -114,8 +114,8 @@ class Buckets(Value):
 class AspectRatios:
     """Limits between the aspect ratios of neighboring buckets, ascending.
 
-    A limit is the geometric mean of two buckets' aspect ratios. Its square is stored, because the square is a quotient
-    of integers and so is the same, and puts a record into the same bucket, on every machine.
+    A limit is the geometric mean of two buckets' aspect ratios. Its square is stored, because a quotient of integers
+    is the same on every machine, so every machine puts a record into the same bucket.
     """
 
     limits: F64  # (number of buckets − 1,), squares of the limits of width / height

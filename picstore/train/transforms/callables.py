@@ -73,8 +73,8 @@ class SameForAll:
 def apply_callable(function: Callable[[Any], Any], images: Any) -> Any:
     """Apply a callable to the images of a batch, to views by name, or to the dict that another callable returned.
 
-    Raise UsageError unless the result, or each value of a resulting dict, is a tensor of as many images as given; a
-    list is accepted too if the images are a list or from PerImage. A dict's results are not checked.
+    If ``images`` is a dict, the result is not checked. Otherwise, raise UsageError unless the result, or each value of
+    a dict that results, is a tensor of as many images; if ``images`` or PerImage gives lists, a list is accepted too.
     """
     result = function(images)
     if isinstance(images, Mapping):

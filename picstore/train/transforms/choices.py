@@ -29,7 +29,7 @@ _TRIAL_SIZES = [(97, 61), (53, 89)]  # sizes on which ``_keeps_sizes`` tests whe
 
 
 class Choice(Value, ABC):
-    """Base of RandomApply, RandomChoice and RandomOrder, whose transforms are all geometric, color or batch transforms.
+    """Base of RandomApply, RandomChoice and RandomOrder. All transforms have one kind: geometric, color, or batch.
 
     Attributes:
         transforms: the transforms to choose from, in the order given.

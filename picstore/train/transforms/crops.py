@@ -193,7 +193,7 @@ class RandomFlip(Value):
     Attributes:
         p: probability of the flip.
         mirrored: whether the flip mirrors left to right, and whether top to bottom.
-        only_mirrors: True, because a flip may precede a pad or crop that repeats the border of the stored image.
+        only_mirrors: True. No other transform may precede a pad or crop that repeats the border of the stored image.
     """
 
     only_mirrors = True

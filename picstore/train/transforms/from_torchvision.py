@@ -191,7 +191,7 @@ class Steps:
         return inner.steps[0] if len(inner.steps) == 1 else RandomApply(inner.steps, p=1)
 
     def _convert(self, transform: Any, name: str) -> None:
-        """Set ``dtype`` by a conversion such as ToDtype or, after a callable, add the conversion as a callable."""
+        """Set ``dtype`` by a conversion such as ToDtype; if it follows a callable, add it to ``steps``."""
         dtype, scaled = _target_dtype(transform, name)
         if self._called:
             if not hasattr(transform, "dtype"):

@@ -211,7 +211,7 @@ class Geometry:
 
     @cached_property
     def _window(self) -> I64:
-        """int64 (n, 4): left, top, right, bottom of the positions, in or beyond the image, that the filter can use."""
+        """int64 (n, 4): left, top, right, bottom of the pixels that the filter can use, perhaps beyond the image."""
         widened = np.where(self.minifies[:, None], np.maximum(self.scale, 1.0), 1.0)
         half_width = np.array(HALF_WIDTHS)[self.interpolation, None]
         # A rotated or sheared image is first reduced, then interpolated, so the half-widths of both filters add up.
@@ -241,8 +241,8 @@ class Geometry:
         ends = ~self._holds_clip | (self.border != CONSTANT)
         edges = append_edges(self.edges, beyond & ends, lambda: canvas_edges(self.matrix, self.size))
         cropped = replace(self, frame=frame, size=size, edges=edges)
-        # If the canvas was not resized before, ``clip`` becomes the crop, with its padding, so that a later resize uses
-        # no other pixel. Otherwise ``clip`` stays: cropping a resized image keeps what its filter took from beyond.
+        # If the canvas was not resized before, ``clip`` becomes the crop and its padding, so that a later resize uses
+        # no other pixel. Otherwise ``clip`` stays: a resized image was made of pixels beyond the crop too.
         start = cropped.box[:, :2]
         scale = np.abs(linear[:, (0, 1), (0, 1)])
         exact = self.upright[:, None] & (scale == 1) & (start == np.floor(start))
@@ -304,7 +304,7 @@ class Geometry:
         return np.stack([row[0] * x + row[1] * y + row[2] for row in invert_maps(self.matrix[slot])], axis=-1)
 
     def objects_on_canvas(self) -> tuple[F64, Bools]:
-        """Return objects' boxes on the canvas, upright around the mapped corners, float64 (n, m, 4); and ``kept``."""
+        """Return upright boxes around the objects on the canvas, float64 (n, m, 4), and whether each object is kept."""
         if self.boxes is None or self.kept is None:
             return np.empty((len(self.size), 0, 4)), np.empty((len(self.size), 0), dtype=np.bool_)
         corners = self.boxes[:, :, [[0, 1], [2, 1], [2, 3], [0, 3]]]

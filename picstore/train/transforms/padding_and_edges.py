@@ -73,7 +73,7 @@ def clip_edges(clip: I64, scale: F64) -> F64:
 
 
 def open_edges(n: int, count: int) -> F64:
-    """Return ``count`` half-planes for each of ``n`` images, which hold every pixel: float64 (n, count, 3)."""
+    """Return ``count`` half-planes for each of ``n`` images, float64 (n, count, 3); each of them holds every pixel."""
     return np.tile(np.array([0.0, 0.0, 1.0]), (n, count, 1))
 
 
@@ -90,8 +90,8 @@ def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
 def edges_on_output(edges: F64, matrix: F64) -> F64:
     """Return ``Geometry.edges``, half-planes a·x + b·y + c ≥ 0, for x and y in output pixels instead of source pixels.
 
-    a·x + b·y + c is the distance of (x, y) from the edge, over which the output is blended with the fill: in pixels of
-    the canvas that the edge bounds or, if output pixels are larger, in output pixels.
+    a·x + b·y + c is the distance of (x, y) from the edge, in pixels of the canvas that the edge bounds or, if output
+    pixels are larger, in output pixels. Over one such pixel, the output is blended with the fill.
     """
     if not edges.shape[1]:
         return edges

@@ -27,7 +27,7 @@ from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 # configuration has a section "mmax".
 _DENOMINATOR = 10.0
 _UNIFORM = 100.0  # For a section "mstd" above it, magnitudes are uniform from 0 to "m" instead of normal around "m".
-_MAX_STEPS = 100  # maximum of a configuration's sections "n", "w" and "d", numbers of operations and chains
+_MAX_STEPS = 100  # maximum of a configuration's sections "n" and "d" (numbers of operations) and "w" (number of chains)
 # By timm's name of a policy: the policy, and its key in LEVELS for "Posterize", whose levels differ between policies.
 _POLICIES = {
     "original": (IMAGENET, "PosterizeOriginal"),
@@ -154,7 +154,7 @@ def steps_of(names: I64, draws: Draws) -> tuple[I64, F64]:
 _PLAIN = ("AutoContrast", "Equalize", "Invert", "Rotate", "SolarizeAdd")
 _MOVES = ("ShearX", "ShearY", "TranslateXRel", "TranslateYRel")
 _GRADED = ("Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness")
-# Sets from which operations are drawn: timm's names, and as values the weights with which they are drawn.
+# Sets from which operations are drawn. Key: timm's name of the operation; value: the weight with which it is drawn.
 RANDOM = dict.fromkeys((*_PLAIN, *_MOVES, *_GRADED), 1.0)
 INCREASING = dict.fromkeys((*_PLAIN, *_MOVES, *(f"{name}Increasing" for name in _GRADED)), 1.0)
 AUGMIX = {name: 1.0 for name in INCREASING if name not in ("Invert", "SolarizeAdd")}

@@ -26,19 +26,19 @@ UserTransform: TypeAlias = Any
 Transforms: TypeAlias = "Sequence[UserTransform] | UserTransform"
 LoaderTransform: TypeAlias = "Transforms | Views | Buckets | Sequences | Progressive"
 
-TARGETS = ("boxes", "keypoints", "polygons", "extra")  # targets read from a record's extra, or the extra itself
+TARGETS = ("boxes", "keypoints", "polygons", "extra")  # three targets read from a record's extra, and the extra itself
 _COMPANIONS = ("labels", "visibility", "index")  # fields that a batch's targets have besides boxes or keypoints
 
 
 @dataclass(frozen=True, slots=True)
 class TransformPlan:
-    """Transforms of a dataset's images, split into geometry and color, and names of the targets and columns of batches.
+    """Geometric and color transforms of a dataset's images, and the names of the other values in a batch.
 
     Attributes:
         groups: groups of views of each image; a list of transforms is one group without a name.
         targets: names of fields and attachments that move with the images, see ``train/cpu/targets.py``.
         columns: names of the dataset's columns in batches.
-        reducing_gap: minimum factor that reduced decoding must leave to the resampling; None for decoding at full size.
+        reducing_gap: least factor by which resampling reduces images decoded at reduced size; None for full size only.
         dtype: name of the float dtype to which a conversion in the list, such as ``ToDtype``, converts images.
     """
 
@@ -101,8 +101,8 @@ def plan_transforms(
     """Split a list of transforms, or the lists of Views, into a plan and the callables for whole batches.
 
     Args:
-        targets: names of targets and columns.
-        columns: names of the dataset's columns.
+        targets: names of the values to yield with each image; columns among them are not transformed.
+        columns: names of all columns of the dataset.
         aug_repeats: number of images to make from each record, if ``transforms`` is a list.
 
     Raises:
@@ -172,7 +172,7 @@ def _plan_lists(several: Buckets | Sequences, **options: Any) -> tuple[Transform
 
 
 def common_dtype(names: Sequence[str | None]) -> str | None:
-    """Return the dtype in ``names``, to which lists of transforms convert, or None; raise UsageError if they differ."""
+    """Return the dtype to which lists of transforms convert, given each list's or None; raise UsageError on two."""
     named = sorted({name for name in names if name is not None})
     if len(named) > 1:
         raise UsageError(f"lists of transforms convert to {', '.join(named)}; give all the same dtype")
@@ -180,9 +180,10 @@ def common_dtype(names: Sequence[str | None]) -> str | None:
 
 
 def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ...], ...], str | None]:
-    """Split a list of transforms into geometric transforms, color transforms and callables, which must follow in order.
+    """Split a list of transforms into geometric transforms, color transforms and callables; return these and a dtype.
 
-    Return these three, and the name of the float dtype to which a transform such as ToDtype converts images, or None.
+    Raise UsageError if the list has another order. The dtype is the name of the float dtype to which a transform such
+    as ToDtype converts images, or None.
     """
     read = Steps()
     read.read(() if transforms is None else transforms)
