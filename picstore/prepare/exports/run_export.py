@@ -1,6 +1,6 @@
 """Export a dataset: its JPEGs, labels, extras and attachments, unchanged, in formats that other libraries read.
 
-Only maps of uint16 become PNG if they are stored in another form. Tasks of the engine read the indexes, the format
+The only exception is that maps of uint16 in another form become PNG. Tasks of the engine read the indexes, the format
 divides the records into parts by the indexes alone, and tasks write the parts. So the files depend neither on the
 number of tasks nor on their order.
 """

@@ -1,7 +1,7 @@
 """Decoding of one image, in this process or in a decoder process whose time and memory the kernel limits.
 
-Decoders that may hang or crash run in a decoder process unless they run in an engine's process anyway: all decoders
-except Pillow's in the user's program, and drawings everywhere. Idle processes are kept for later images.
+Decoders that may hang or crash run in a decoder process: in the user's program, these are all decoders except Pillow's;
+in an engine's process, which may be lost, only drawings. Idle decoder processes are kept for later images.
 
     this process                                       decoder process (``main``)
     {"name", "max_pixels", "background"}, the file  →

@@ -188,14 +188,16 @@ class Numbering:
 def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where: object = "") -> Numbering:
     """Return the class number of each label of a listing.
 
+    Labels are class numbers if all are numbers, such as 3 or "3", and no string is in ``classes``. Otherwise they are
+    class names: names in ``classes`` are numbered as there, other names follow in sorted order.
+
     Args:
         counts: number of samples with each label.
-        classes: class names by number, if the source states them. If it is empty and all labels are numbers, these are
-            class numbers; otherwise all labels are class names, which are numbered in sorted order.
+        classes: class names by number, if the source states them; an integer is then a class number in any case.
         where: the source, for messages.
 
     Raises:
-        UsageError: a label is not in ``classes``, or ``classes`` has the name of a label twice.
+        UsageError: a class number is not that of a class, or ``classes`` has the name of a label twice.
     """
     stated = [label for label in counts if isinstance(label, (int, str))]
     if not stated:

@@ -1,7 +1,7 @@
 """MosaicML's MDS as a source: a folder with index.json and shards of samples, each a row of encoded columns.
 
 A shard is count (u32), count + 1 offsets (u32), the shard's description as JSON, and the samples. A sample is the sizes
-(u32) of columns without a fixed size, then the columns by name.
+(u32) of columns without a fixed size, then the values of all columns, sorted by column name.
 """
 
 from __future__ import annotations

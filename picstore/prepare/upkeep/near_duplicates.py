@@ -3,8 +3,8 @@
 Hashes of 64 bits are searched by Hamming distance without comparing all pairs, by multi-index hashing (Norouzi, Punjani
 and Fleet, 2012). A hash consists of three bands of bits. If the bands of two hashes differ in more than r0, r1 and r2
 bits, the hashes differ in at least r0 + r1 + r2 + 3 bits. So each band has a table that maps its values to the hashes
-with this value, and a search looks up all values within radius r of the query's value. For a distance of 6 the radii
-are 1, 1 and 2, so a search looks up 300 values. A million hashes take 7 s on one core.
+with this value, and a search looks up all values within r0, r1 or r2 bits of the query's value. For a distance of 6,
+these are 1, 1 and 2 bits, so a search looks up 300 values. A million hashes take 7 s on one core.
 """
 
 from __future__ import annotations
