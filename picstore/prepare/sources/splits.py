@@ -1,7 +1,7 @@
 """Splits of a source: which names of folders, shards and groups name splits, and which of several splits to read.
 
-A source with several splits is not read until ``--split`` chooses one split. Words for splits are those of the Hugging Face
-hub. ``val`` also chooses ``validation``, and the year of ``train2017`` or the number of ``test01`` is ignored.
+A source with several splits is not read until ``--split`` chooses one split. Words for splits are those of the Hugging
+Face hub. ``val`` also chooses ``validation``, and the year of ``train2017`` or the number of ``test01`` is ignored.
 """
 
 from __future__ import annotations
