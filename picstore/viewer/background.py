@@ -1,8 +1,10 @@
-"""Work in a background thread that the page starts, polls and may cancel; only one run at a time is possible."""
+"""Threads of the viewer, and work that the page starts in one, polls and may cancel."""
 
 from __future__ import annotations
 
+import atexit
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -29,6 +31,27 @@ class Report:
 
 
 R = TypeVar("R", bound=Report)
+
+_EXIT_SECONDS = 10  # longest wait for a thread when the interpreter ends
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+ending = threading.Event()  # set when the interpreter ends; long work then stops
+
+
+def start_thread(run: Callable[[], object]) -> None:
+    """Call a function in a daemon thread, for whose end the interpreter waits before it ends.
+
+    Without this wait, Python would end the thread inside C++, such as LLVM, which aborts the process.
+    """
+    thread = threading.Thread(target=run, daemon=True)
+    _threads.add(thread)
+    thread.start()
+
+
+@atexit.register
+def _end_threads() -> None:
+    ending.set()
+    for thread in list(_threads):
+        thread.join(_EXIT_SECONDS)
 
 
 class _Cancelled(PicstoreError):
@@ -65,7 +88,7 @@ class Background(Generic[R]):
                 raise UsageError(f"a {self._name} runs already; wait for its end, or use Cancel before another one")
             self._report = replace(report, state=RUNNING)
             self._cancel.clear()
-        threading.Thread(target=self._run, args=(work,), daemon=True).start()
+        start_thread(lambda: self._run(work))
         return self.report
 
     def cancel(self) -> R:
@@ -82,7 +105,7 @@ class Background(Generic[R]):
 
     def advance(self, count: int) -> None:
         """Add to the number of processed records, or end the work if it was cancelled; called by the work."""
-        if self._cancel.is_set():
+        if self._cancel.is_set() or ending.is_set():
             raise _Cancelled("cancelled")
         self._set(done=self.report.done + count)
 

@@ -20,6 +20,7 @@ from picstore.storage.conditions import Condition
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.layout import SAMPLINGS
 from picstore.storage.record_table import RecordTable
+from picstore.viewer.background import start_thread
 from picstore.viewer.queries import Filter
 from picstore.viewer.text_search import ExtraTexts, texts_with
 
@@ -279,7 +280,7 @@ def _start(table: RecordTable, text: str) -> tuple[Condition, Future[Bools]]:
 
     try:
         condition = table.condition(text)
-        threading.Thread(target=run, daemon=True).start()
+        start_thread(run)
     except BaseException:
         _running.release()
         raise

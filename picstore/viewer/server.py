@@ -27,6 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from picstore.errors import ImageError, MissingDependency, PicstoreError, UsageError
 from picstore.viewer import comparison, details, grid, health, ledger_summary, training_routes
+from picstore.viewer.background import start_thread
 from picstore.viewer.images import Picture, load_kernels
 from picstore.viewer.queries import Query
 from picstore.viewer.records import Records
@@ -128,8 +129,8 @@ class Page:
 
     def start(self) -> None:
         """Begin to answer requests, in a thread."""
-        threading.Thread(target=_read_ahead, args=(self._session.records,), daemon=True).start()
-        threading.Thread(target=load_kernels, daemon=True).start()
+        start_thread(lambda: _read_ahead(self._session.records))
+        start_thread(load_kernels)
         self._thread.start()
 
     def close(self) -> None:

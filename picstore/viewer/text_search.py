@@ -11,6 +11,7 @@ import numpy as np
 from picstore.arrays import I64, U8, Bools
 from picstore.errors import Damage, NotADataset
 from picstore.storage.dataset import Dataset
+from picstore.viewer.background import ending, start_thread
 
 MAX_BYTES = 1 << 29  # Largest number of bytes of extras to keep in memory.
 _BLOCK_BYTES = 1 << 20  # Smallest number of bytes of extras in a block of joined extras, except the last block.
@@ -60,7 +61,7 @@ class ExtraTexts:
             if self._read.state != IDLE:
                 return
             self._read = ExtrasRead(READING if self._read.total else DONE, 0, self._read.total)
-        threading.Thread(target=self._read_all, daemon=True).start()
+        start_thread(self._read_all)
 
     def mark(self, text: str) -> Bools:
         """Return which records have an extra that was already read and contains ``text``, bool (records,)."""
@@ -80,6 +81,8 @@ class ExtraTexts:
         texts: list[bytes] = []
         first = size = kept = 0
         for number in range(total):
+            if ending.is_set():
+                return
             texts += self._extras_of(number)
             size = sum(map(len, texts))
             if size >= _BLOCK_BYTES or number == total - 1:

@@ -8,6 +8,8 @@ import importlib.util
 import io
 import json
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -372,3 +374,19 @@ def test_the_page_can_ask_whether_kernels_are_being_compiled(client: TestClient)
     with ahead._noted():
         assert client.get("api/kernels").json() == {"compiling": True}
     assert client.get("api/kernels").json() == {"compiling": False}
+
+
+def test_python_waits_for_the_threads_of_a_page_before_it_ends(annotated: Path) -> None:
+    # A thread that loads kernels is inside LLVM's C++, in which Python would end it by an exception: an abort.
+    program = "import picstore, sys; picstore.view(sys.argv[1]).close()"
+    for _ in range(4):
+        ended = subprocess.run([sys.executable, "-c", program, str(annotated)], capture_output=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+
+
+def test_a_program_that_ends_waits_for_a_thread_of_the_viewer() -> None:
+    program = """if True:
+        import time
+        from picstore.viewer.background import ending, start_thread
+        start_thread(lambda: (ending.wait(), time.sleep(0.1), print("ended")))"""
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"ended\n"
