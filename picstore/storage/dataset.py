@@ -38,6 +38,7 @@ from picstore.storage.record_counts import (
 )
 from picstore.storage.record_table import FACTS, RecordTable, read_paths
 from picstore.storage.references import ReferencesRoot, find_references_root
+from picstore.storage.sizes import parse_size
 from picstore.storage.split_parts import assign_parts, split_bounds
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class Dataset(Sequence[Record]):
         root, cache, cache_limit = options
         self._origin = origin  # uuid of the saved version to which unsaved edits apply
         rows = read_index(where, manifest)
+        if cache is None and parse_size(cache_limit) != parse_size(DEFAULT_LIMIT):
+            raise UsageError(f"cache_limit {cache_limit!r} limits a cache; give cache too")
         local = None if cache is None else Cache(cache, cache_limit, uuid_of_containers(manifest, rows), where)
         self.references = find_references_root(where, manifest, root)
         self._options: Options = (self.references, None if local is None else local.folder, cache_limit)

@@ -184,7 +184,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         refuse_arguments("Loader", unknown)
         # Call ``locals`` first, while the arguments are the only local variables.
         options = check_arguments(locals())
-        if isinstance(path, Dataset) and cache is not None:
+        if isinstance(path, Dataset) and (cache is not None or cache_limit != DEFAULT_LIMIT):
             raise UsageError("an open dataset has a cache of its own; give it to picstore.Dataset")
         self.dataset = path if isinstance(path, Dataset) else Dataset(path, cache=cache, cache_limit=cache_limit)
         seed, shuffle, aug_repeats = options["seed"], options["shuffle"], options["aug_repeats"]

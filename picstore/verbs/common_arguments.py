@@ -110,7 +110,18 @@ def open_dataset(dataset: Where | Dataset, root: Where | None) -> Dataset:
     """Return a dataset that is already open, or open the dataset at a path or URL."""
     from picstore.storage.dataset import Dataset
 
-    return dataset if isinstance(dataset, Dataset) else Dataset(dataset, root=root)
+    if not isinstance(dataset, Dataset):
+        return Dataset(dataset, root=root)
+    if root is not None:
+        raise UsageError("an open dataset has a root of its own; give it to picstore.Dataset")
+    return dataset
+
+
+def open_other(other: Where | Dataset | None, root: Where | None) -> Dataset | None:
+    """Return the second dataset of a verb, opened, or None; raise UsageError if it is None and a root is given."""
+    if other is None and root is not None:
+        raise UsageError("other_root is the root of a second dataset; give other too")
+    return None if other is None else open_dataset(other, root)
 
 
 def open_selection(
@@ -149,6 +160,8 @@ def open_selection(
     if (split is None) != (part is None):
         raise UsageError("split and part belong together: --split 0.9 --part 1, in Python split=0.9, part=1")
     if split is None or part is None:
+        if split_by is not None or split_seed:
+            raise UsageError("split_by and split_seed belong to a split: --split 0.9 --part 1 --split-by COLUMN")
         return dataset
     fractions = [split] if isinstance(split, (int, float)) else split
     parts = dataset.split(*fractions, seed=split_seed, by=split_by)

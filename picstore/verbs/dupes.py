@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from picstore.display.progress import ProgressOption, open_display
 from picstore.results import DupesResult
-from picstore.verbs.common_arguments import EngineName, open_dataset, open_engine, require_range
+from picstore.verbs.common_arguments import EngineName, open_dataset, open_engine, open_other, require_range
 
 if TYPE_CHECKING:
     from picstore.storage.dataset import Dataset
@@ -57,7 +57,7 @@ def dupes(
     require_range("distance", distance, 0, MAX_DISTANCE)
     listed = None if ids is None else locate_writable(ids)
     opened = open_dataset(dataset, root)
-    against = None if other is None else open_dataset(other, other_root)
+    against = open_other(other, other_root)
     with open_engine(engine, workers) as processes, open_display("dupes", progress) as display:
         hashed = hash_images(opened, workers=processes, progress=display)
         others = None if against is None else hash_images(against, workers=processes, progress=display)

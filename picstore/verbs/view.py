@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from picstore.errors import UsageError, missing_extra
-from picstore.verbs.common_arguments import open_dataset, open_selection, require_range
+from picstore.verbs.common_arguments import open_other, open_selection, require_range
 
 if TYPE_CHECKING:
     from picstore.storage.dataset import Dataset
@@ -94,7 +94,8 @@ def open_page(
         from picstore.train.saved_states import read_states
 
         ((_, state), *_) = read_states(state)
-    beside = None if other is None else Session(Records(open_dataset(other, other_root)))
+    second = open_other(other, other_root)
+    beside = None if second is None else Session(Records(second))
     shown = Records(open_selection(dataset, root=root, **selection))
     folder = None if inputs is None else checked_path(inputs)
     if folder is not None and not Folder(folder).is_folder():

@@ -1,4 +1,4 @@
-"""Paths that no file can have, and URLs where a local path is needed: refused by a message in every argument."""
+"""Arguments that are refused: impossible paths, URLs where a local path is needed, and what has no effect."""
 
 from __future__ import annotations
 
@@ -101,3 +101,25 @@ def test_a_cache_is_not_given_beside_open_datasets(make_dataset: Make, tmp_path:
 def test_the_ids_of_duplicates_have_a_possible_file_before_images_are_read(make_dataset: Make) -> None:
     with pytest.raises(UsageError, match="character that no path can have"):
         picstore.dupes(make_dataset(8), ids="a\0b")
+
+
+# Arguments that mean nothing without another argument, and part of the message that refuses them.
+ALONE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "root": (lambda path: picstore.info(picstore.Dataset(path), root=path), "has a root of its own"),
+    "other_root of dupes": (lambda path: picstore.dupes(path, other_root=path), "give other too"),
+    "other_root of view": (lambda path: picstore.view(path, other_root=path), "give other too"),
+    "split_by": (lambda path: picstore.info(path, split_by="label"), "belong to a split"),
+    "split_seed": (lambda path: picstore.view(path, split_seed=1), "belong to a split"),
+    "cache_limit": (lambda path: picstore.Loader(path, batch_size=2, cache_limit="1GiB"), "give cache too"),
+    "cache_limit of an open dataset": (
+        lambda path: picstore.Loader(picstore.Dataset(path), batch_size=2, cache_limit="1GiB"),
+        "has a cache of its own",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_an_argument_that_would_have_no_effect_is_refused(make_dataset: Make, name: str) -> None:
+    call, message = ALONE[name]
+    with pytest.raises(UsageError, match=message):
+        call(make_dataset(8))
