@@ -60,8 +60,8 @@ def choose_split(items: Sequence[T], name: Callable[[T], str], split: str | None
     """
     names = [name(item) for item in items]
     found = [split_of_name(each) for each in names]
-    # If some names contain a usual word for a split, each other name is taken to name a split too, such as ``extra`` in
-    # ``extra-00000-of-00004``.
+    # If some names contain a usual word for a split, other numbered names are taken to name splits too, such as
+    # ``extra`` in ``extra-00000-of-00004``.
     if any(found):
         numbered = [_NUMBERED.match(each.rpartition("/")[2].lower()) for each in names]
         others = [match and match[1].partition(".")[0] for match in numbered]
