@@ -21,7 +21,7 @@ _MOST_REASONS = 8
 _MOST_FORMATS = 10
 _MOST_DUPLICATES = 20  # Largest number of groups, of duplicates in a group, or of rows of ``audit`` to print.
 _MOST_CLASSES = 4
-_WORTH_COPYING = 0.8  # ``info`` advises a copy of which an epoch reads less than this fraction of the bytes read now.
+_WORTH_COPYING = 0.8  # ``info`` advises a copy if an epoch of it reads less than this fraction of the bytes read now.
 
 
 def echo(*lines: str, err: bool = False) -> None:

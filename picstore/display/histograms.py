@@ -60,7 +60,7 @@ class Binned:
     empty: Histogram
 
     def spread(self, marks: Bools) -> Binned:
-        """Return bins of ``len(marks)`` records: those marked get this object's ``numbers`` in order, others no bin."""
+        """Return bins of ``len(marks)`` records: the marked records get ``numbers`` in order, the others get no bin."""
         numbers = np.full(len(marks), -1, self.numbers.dtype)
         numbers[marks] = self.numbers
         return replace(self, numbers=numbers)

@@ -55,7 +55,7 @@ def _copy_bits(address, first, end, accumulator, pending, target):
     while pending >= 8:
         pending -= 8
         target = _write_byte((accumulator >> _u64(pending)) & _u64(255), target)
-    # Copy 56 bits at a time, because 8 loaded bytes contain so many, at whichever bit of the first byte they begin.
+    # Copy 56 bits at a time: 8 loaded bytes hold at least that many from any bit of the first byte on.
     while end - first >= 56:
         more = load_u64(address + _u64(first >> 3)) << _u64(first & 7) >> _u64(8)
         accumulator = accumulator << _u64(56) | more

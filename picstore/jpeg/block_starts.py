@@ -12,10 +12,10 @@ from picstore.jpeg.bit_reader import BAD_CODE, BAD_DC, TOO_MANY_COEFFICIENTS, TO
 from picstore.jpeg.transcode_lookup import LOOKUP_BITS, SKIP_SHIFT
 from picstore.kernels.jit import array_at, device_function, inlined, kernel, load_u16
 
-# Columns of the row, int64, that describes a scan. Addresses: DATA of the unstuffed data, followed by PADDING zeros;
-# SEGMENTS of the next segment's offset in the data; BLOCKS of an MCU's blocks, int64 (blocks, 4): component, DC table,
-# AC table, whether the DC is edited; SINGLE to SYMBOLS of the arrays of ``transcode_lookup.make_lookups``; STARTS of
-# the next note to write (see POSITION_SHIFT). Numbers of blocks: PER_MCU, PER_SEGMENT, and LEFT to read.
+# Columns of the row, int64, that describes a scan. Addresses: DATA, the unstuffed data, followed by PADDING zeros;
+# SEGMENTS, the next segment's offset in the data; BLOCKS, the blocks of an MCU, int64 (blocks, 4): component, DC table,
+# AC table, whether the DC is edited; SINGLE to SYMBOLS, the arrays of ``transcode_lookup.make_lookups``; STARTS, the
+# next note to write (see POSITION_SHIFT). Numbers of blocks: PER_MCU, PER_SEGMENT, and LEFT, those not yet read.
 DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_SEGMENT, LEFT = range(11)
 # Further columns of a scan's row, which the kernel fills. DAMAGE: negative code of damage, or 0. UNTIL: number of
 # blocks of the segment not yet read. LIMIT: offset in the data, in bits, of the segment's end. PLANS: first column of
@@ -25,7 +25,7 @@ DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
 # AC, NEXT_DC, NEXT_PLAN: addresses of the block's AC table, the next block's DC table and the next block's plan.
 # AC_NUMBER, NEXT_DC_NUMBER: indices of the two tables. SCAN: address of the row. Plans save 20 µs per image.
 AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
-# Number of columns of a plan, and number of plans in a row: an MCU of training JPEGs has at most 6 blocks.
+# Number of columns of a plan, and number of plans of a scan: one for each block of an MCU, at most 6.
 _PLAN_COLUMNS, _MAX_BLOCKS = 6, 6
 SCAN_COLUMNS = PLANS + _PLAN_COLUMNS * _MAX_BLOCKS
 
@@ -94,7 +94,7 @@ def _look_up(lane):
     """Skip the AC codes and values for which one lookup-table entry stands; return the lane (the state of reading)."""
     accumulator, valid, byte, k, plan = lane
     entry = _i64(load_u16(_u64(_load(plan, AC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
-    # Refill after the lookup, so that it need not wait; at least 25 bits are valid, and the lookup takes only 11.
+    # Refill after the lookup, which thus need not wait for the refill: it takes 11 bits, and at least 25 are valid.
     accumulator, valid, byte = refill(_u64(0), accumulator, valid, byte)
     k += entry >> SKIP_SHIFT
     if k < 64:

@@ -26,7 +26,7 @@ Buffer: TypeAlias = "bytes | memoryview"
 # prefetching. With 1, 2 or 4 rows, streams that no cache holds are cut 1.4 times as fast as without.
 PREFETCH_ROWS = 2
 _LINE = 64  # bytes of a cache line, which one prefetch loads
-# Minimum width of a cut in pixels, because libjpeg repeats rows of only 2 chroma samples and does not interpolate.
+# Minimum width of a cut in pixels, because libjpeg does not interpolate a row of only 2 chroma samples.
 MIN_CUT_WIDTH = 5
 
 _u8 = np.uint8

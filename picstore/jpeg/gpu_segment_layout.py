@@ -13,18 +13,18 @@ DC, AC, QUANTIZATION, PLANE, STRIDE = 7, 10, 13, 16, 19
 # Further words of an image. PITCH: bytes from one row of pixels to the next. DATA: offset of the stream's first byte.
 # HELD: number of segments in the copied rows of tiles.
 PITCH, DATA, HELD = 22, 23, 24
-# Counts for an image: BLOCKS of its blocks, ENTRIES of its lookup-table entries, SAMPLES of its bytes of samples.
+# Words with counts. BLOCKS: blocks of the image. ENTRIES: entries of its lookup tables. SAMPLES: bytes of its samples.
 BLOCKS, ENTRIES, SAMPLES = range(25, 28)
-# Sums over previous images of the batch: blocks, lookup-table entries, bytes of samples, bytes of pixels, parts of
-# segments. PART_SHIFT: number that, added to PART_WORDS · p, is the index of the first word of part p of the batch, if
-# part p belongs to this image.
+# Words with sums over previous images of the batch: blocks, lookup-table entries, bytes of samples, bytes of pixels,
+# parts of segments. PART_SHIFT: for a part of this image that is number p of the batch, the index of the part's first
+# word is PART_WORDS · p + PART_SHIFT.
 FIRST_BLOCK, TABLES, FIRST_SAMPLE, PIXELS, FIRST_PART, PART_SHIFT = range(28, 34)
 # SIDE: samples per side of a decoded luma block; the next word has the same number for a chroma block. WIDER, TALLER:
 # luma samples per chroma sample, across and down.
 SIDE, WIDER, TALLER = 34, 36, 37
-# Offsets, set before decoding, of the image's four Huffman tables in the memory of all batches. CODES: of their counts
-# and symbols, in bytes. PLACES: of their words FIRST_ENTRY to IS_DC, in int32. QUANTIZATION and DATA become offsets in
-# this memory too.
+# Words, set just before decoding, that say where the image's four Huffman tables are in the memory of all batches.
+# CODES: offset in bytes of their counts and symbols. PLACES: offset in int32 of their words FIRST_ENTRY to IS_DC. Then
+# QUANTIZATION and DATA are changed to count from the beginning of this memory too.
 CODES, PLACES = 38, 39
 IMAGE_WORDS = 40
 
@@ -42,9 +42,9 @@ HUFFMAN_TABLES = 4  # number of an image's Huffman tables: DC 0, DC 1, AC 0 and 
 HUFFMAN_BYTES = 16 + 256  # bytes of a Huffman table: number of codes of each length, then symbols
 
 # A lookup table resolves any code in one step. Canonical codes increase with their length, so all codes longer than
-# LOOKUP_BITS lie at the end of the code space: each of the first SHORT windows of LOOKUP_BITS bits has an entry, and
-# each 16-bit window of the remaining code space has one. With a bias of BIAS · SHORT, the index of either kind of entry
-# is max(next LOOKUP_BITS bits, next 16 bits - bias).
+# LOOKUP_BITS come last. The table has an entry for each of the first SHORT numbers of LOOKUP_BITS bits, which begin
+# with shorter codes, then an entry for each 16-bit number beyond them. With a bias of BIAS · SHORT, the index of either
+# kind of entry is max(next LOOKUP_BITS bits, next 16 bits - bias).
 LOOKUP_BITS = 9
 BIAS = (1 << (16 - LOOKUP_BITS)) - 1
 # Tables begin at multiples of this number of entries. An image's words DC and AC are first entry / UNIT << 16 | bias.

@@ -37,9 +37,9 @@ def perceptual_hash(jpeg: bytes | memoryview) -> int:
     """Hash a training JPEG to 64 bits; re-encoded, resized or slightly changed copies share most of the bits.
 
     The hash is pHash's (``imagehash.phash``): for each of the 8 × 8 lowest coefficients of the image's cosine
-    transform, row by row, a bit that is set if the coefficient is above the median. The transform integrates cosines
-    over the 8 × 8 blocks, of which the DC coefficients are the means; therefore size, padding and quantization do not
-    matter. Images with a side of less than 128 pixels are decoded.
+    transform, row by row, a bit that is set if the coefficient is above the median. The transform adds up the blocks'
+    means, which the DC coefficients give, times the integrals of cosines over the blocks; therefore size, padding and
+    quantization do not matter. Images with a side of less than 128 pixels are decoded.
 
     Raises:
         ImageError: the stream is damaged or not a training JPEG.
@@ -53,7 +53,7 @@ def perceptual_hash(jpeg: bytes | memoryview) -> int:
     blocks = blocks - blocks[0, 0]
     rows, columns = blocks.shape
     spectrum = _cosine_integrals(height, scale, rows) @ blocks @ _cosine_integrals(width, scale, columns).T
-    # Always set the bit of the mean, as pHash does for nearly any photograph: the subtraction has changed the mean.
+    # Always set the bit of the mean, as pHash does for nearly any photograph, because the subtraction changed the mean.
     spectrum[0, 0] = np.inf
     bits = spectrum > np.sort(spectrum, axis=None)[spectrum.size // 2 - 1]
     return int.from_bytes(np.packbits(bits).tobytes(), "big")
@@ -62,7 +62,7 @@ def perceptual_hash(jpeg: bytes | memoryview) -> int:
 # Cached, because photographs have few different sides, and each call takes 40 µs.
 @lru_cache(maxsize=1024)
 def _cosine_integrals(length: int, block: int, count: int) -> F64:
-    """Return the integrals of the 8 lowest cosines over ``count`` blocks of a side of ``length`` pixels: (8, count)."""
+    """Return the integrals of a side's 8 lowest cosines over its ``count`` blocks of ``block`` pixels: (8, count)."""
     edges = np.minimum(np.arange(count + 1) * block, length) / length
     k = np.arange(1, _FREQUENCIES)[:, None]
     waves = np.diff(np.sin(np.pi * k * edges) / (np.pi * k), axis=1)

@@ -104,7 +104,7 @@ def _integers(values: Any, count: int, problem: str) -> list[int]:
 
 
 def _cut(jpeg: bytes | memoryview, header: Header, box: Box, factor: int) -> tuple[bytes | memoryview, tuple[int, int]]:
-    """Cut a box out of a stream, or keep the whole stream if it cannot be cut; return that, and (x, y) of the box."""
+    """Cut a box out of a stream if possible; return the cut or the whole stream, and the (x, y) of the box in it."""
     if header.restart_interval and box != (0, 0, header.width, header.height):
         left, top, width, height = box
         # Widen the box to whole pixels of the reduced image.

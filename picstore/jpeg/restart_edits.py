@@ -22,7 +22,7 @@ from picstore.kernels.jit import inlined, kernel
 
 # Columns of the edits (new DC differences of MCUs), int64 (edited MCUs + 1, BLOCKS + PER_BLOCK * edited blocks). There
 # is a row for each edited MCU, and one that states only the end of the last MCU. BEFORE: bit at which the previous MCU
-# ends. STARTS: whether the MCU begins a new segment. BLOCKS: first of PER_BLOCK columns for each edited block.
+# ends. STARTS: whether the MCU begins a new segment. BLOCKS: first column of the edited blocks, PER_BLOCK each.
 BEFORE, STARTS, BLOCKS, PER_BLOCK = 0, 1, 2, 3
 # Columns of an edited block: bits at which the old DC code begins and the old DC difference ends; new DC difference.
 BEGIN, END, DIFFERENCE = 0, 1, 2
@@ -69,7 +69,7 @@ def find_edits(starts, blocks, intervals, edits, sizes):
             edits[edit, STARTS] = until_new == 0
         if until_old == 0:
             if mcu:
-                start += 1  # Skip the last note of the previous old segment, which states the segment's end.
+                start += 1  # A segment of the old stream has ended; skip its last note, which states the end.
             actual[:] = 0
             until_old = old
         if until_new == 0:

@@ -22,7 +22,7 @@ CUT_MARGIN = 1  # pixels that ``cut.py`` adds to a box on each side, because chr
 
 
 def mcu_size(*, components: int, subsampling: str) -> tuple[int, int]:
-    """Return width and height of an MCU in pixels, for 1 component of any subsampling or for 3 (T.81, A.2)."""
+    """Return width and height of an MCU in pixels; for 1 component, ``subsampling`` has no effect (T.81, A.2)."""
     sizes = {"444": (8, 8), "422": (16, 8), "440": (8, 16), "420": (16, 16)}
     return (8, 8) if components == 1 else sizes[subsampling]
 
@@ -55,8 +55,8 @@ def entry_interval(interval: int, mcu_width: int) -> int:
 def rows_to_cut(boxes: I64, tilings: I64) -> I64:
     """Return the rows of tiles that a cut of each box copies: int64 (n, 2), the first row and the last + 1.
 
-    ``boxes`` and ``tilings`` are those of :func:`picstore.jpeg.cut.cut_batch`. If MCUs have height 0, a row of pixels
-    counts as a row of tiles.
+    ``boxes`` and ``tilings`` are those of :func:`picstore.jpeg.cut.cut_batch`. An MCU height of 0, for an
+    unusual subsampling, counts as 1.
     """
     height, mcu_height = tilings[:, HEIGHT], np.maximum(tilings[:, MCU_HEIGHT], 1)
     first = np.maximum(boxes[:, 1] - CUT_MARGIN, 0) // mcu_height

@@ -214,7 +214,7 @@ def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[U8, I64]:
 
 @lru_cache(maxsize=64)
 def _mcu_blocks(parts: tuple[tuple[int, int, int], ...], *, every: bool) -> tuple[I64, I64]:
-    """Return the blocks of an MCU, int64 (blocks, 4), see ``find_edits``, and the DC tables of the edited blocks.
+    """Return the blocks of an MCU, as ``find_edits`` takes them, and the index of the DC table of each edited block.
 
     Args:
         parts: for each component the number of blocks, and the indices of its DC and AC table.
@@ -319,7 +319,7 @@ class _ScanRewriter:
     def _find_entry_points(self) -> I64 | None:
         """Compute the new stream's entry points from the edits, in 30 µs; reading the stream would take 350 µs.
 
-        Return None if the new segments need no entry points or form no tiles, or if the old stream has restart markers.
+        Return None if new segments need no entry points or cross the ends of rows, or if the old stream has markers.
         """
         columns, interval = self._header.mcus[0], self._interval
         step = entry_interval(interval, self._header.mcu_size[0])

@@ -16,8 +16,8 @@ LOOKUP_BITS = 11
 # values take. From bit SKIP_SHIFT on: number of coefficients, plus 128 (END_OF_BLOCK) if the block ends.
 # NO_ENTRY, for a missing entry, has 64 coefficients and no bits.
 SKIP_SHIFT, END_OF_BLOCK, NO_ENTRY = 6, 128 << 6, 64 << 6
-# Bit that stands for END_OF_BLOCK while ``several`` is built, when an entry has up to 12 · 16 coefficients, a number
-# that reaches the bit END_OF_BLOCK. At the end, entries of more than 63 coefficients become NO_ENTRY.
+# Bit that stands for END_OF_BLOCK while ``several`` is built. Until then entries may have up to 12 · 16 coefficients,
+# which would set the bit END_OF_BLOCK; at the end, entries of more than 63 coefficients become NO_ENTRY.
 _END = 1 << 14
 
 
@@ -87,7 +87,7 @@ def _fill_single(counts, symbols, single, ranges):
 def _fill_several(counts, symbols, width, windows):
     """Write entries (see SKIP_SHIFT) for all windows (the stream's next ``width`` bits) to ``windows[2**width :]``.
 
-    Narrower windows must be filled first, because the rest of a window after a code and its value is a narrower window.
+    Call this for smaller widths first: an entry joins a first code and value to the entry for the bits after them.
     """
     k = 0
     index = 1 << width

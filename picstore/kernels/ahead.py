@@ -122,7 +122,7 @@ def _wait_for_lock(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def _announced(number: int, how_often: str) -> Iterator[Advance]:
-    """Announce on stderr, by a bar or a line, that kernels are compiled; yield what to call after each kernel."""
+    """Announce on stderr, by a bar or a line, that kernels are compiled; yield a function to call after each."""
     text = f"compiling {counted(number, 'kernel')}, {how_often}"
     if sys.stderr is None or not sys.stderr.isatty():
         started = time.monotonic()

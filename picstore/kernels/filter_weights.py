@@ -35,7 +35,7 @@ def cubic(distance, a):
 
 @device_function
 def _lanczos(distance):
-    """Return the Lanczos filter's value at a distance of 0 to 1 from its center, in units of its half-width."""
+    """Return the Lanczos filter's value at ``distance`` half-widths, 0 to 1, from its center."""
     angle = math.pi * distance
     if angle < 1e-5:
         return 1.0
@@ -51,7 +51,7 @@ def _lanczos(distance):
 
 @device_function
 def _filter_value(distance, interpolation, a):
-    """Return a filter's value at a distance from its center in units of its half-width; values do not add up to 1.
+    """Return a filter's value at ``distance`` half-widths from its center; values do not add up to 1.
 
     ``a`` is the parameter of Keys' cubic, which other filters ignore.
     """
@@ -80,9 +80,9 @@ def _set_triangle(values, center, support, begin, end):
 
 @device_function
 def _set_values(values, center, support, begin, end, interpolation, antialias):
-    """Write values as ``_set_triangle`` does, but of any filter; return the values' sum.
+    """Write the values of any filter; arguments and result are those of ``_set_triangle``.
 
-    Without antialiasing, the filter's values beyond the clip are added to those at the clip's border pixels.
+    Without antialiasing, values before ``begin`` and from ``end`` on are added to the first and the last value.
     """
     a = SHARP_CUBIC if antialias else PLAIN_CUBIC
     first, last = begin, end
@@ -121,7 +121,7 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
         low, high: bounds of the clip, in source pixels.
         extent: number of pixels of the image.
         interpolation: code of a filter, such as ``filters.BICUBIC``.
-        antialias: whether the filter is widened if it minifies; if not, the clip's border is repeated.
+        antialias: whether to widen a filter that minifies; without antialiasing, the clip's border is repeated.
         length: number of pixels of the output.
 
     Returns:

@@ -19,8 +19,8 @@ from typing import Any
 
 NEAREST, BOX, BILINEAR, BICUBIC, LANCZOS = range(5)
 HALF_WIDTHS = (0.5, 0.5, 1.0, 2.0, 3.0)  # half-widths of the filters in pixels, by code
-# Positions in a source image are rounded to multiples of 1 / GRID pixels, so that sums below 2**16 pixels are exact. So
-# an output pixel is the same whichever part of its image is decoded, although positions count from that part's corner.
+# Positions in a source image are rounded to multiples of 1 / GRID pixels, so that sums below 2**16 pixels are exact.
+# So an output pixel is the same whichever part of its image is decoded; positions count from that part's corner.
 GRID = 2.0**36
 # A position up to TIE pixels before the border between two pixels, or of a clip, counts as on it, so that rounding
 # errors do not decide which pixel NEAREST takes.
@@ -29,7 +29,7 @@ TIE = 2.0**-20
 MAX_COORDINATE = 1 << 24
 # Parameter ``a`` of Keys' cubic filter: with antialiasing, and without.
 SHARP_CUBIC, PLAIN_CUBIC = -0.5, -0.75
-# Ratio of each term of the cosine's power series to the previous term, without sign and argument; last term first.
+# Factors of the cosine's power series, last first: term k is -COSINE_SERIES[-k] · argument**2 times the previous term.
 COSINE_SERIES = tuple(1 / (k * (k - 1)) for k in range(16, 0, -2))
 
 # Number of fractional bits of a weight; the weights of an output pixel add up to 1 << ONE_BITS.
@@ -40,7 +40,7 @@ ROW_BITS = 6
 
 # Number of fractional bits of a pixel's weight in a bilinear warp.
 POSITION_BITS = 12
-# Bound in pixels below which positions are computed in int64, in units of 2**-32 pixels, because they cannot overflow.
+# Positions below this number of pixels are computed in int64 in units of 2**-32 pixels; larger ones could overflow.
 GENTLE = float(1 << 29)
 
 _CODES: dict[str | int, int] = {

@@ -17,19 +17,19 @@ from picstore.kernels.linking import linked_only
 from picstore.kernels.numba_names import CACHE, CALLS, available, device_options, find, inline_options
 
 _byte_pointer = ir.IntType(8).as_pointer()
-# Key: signature. Value: the first kernel with it, which ``_copying_caller`` calls if numba lacks the names of CALLS.
+# First kernel of each signature; ``_copying_caller`` calls it if numba lacks the names of the group CALLS.
 _kernels: dict[str, Any] = {}
 _lock: Any = find("numba.core.compiler_lock.global_compiler_lock") or threading.RLock()
 
 
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that compiles a function at its first call, and caches the machine code in a folder, if any.
+    """Return a decorator that compiles a function at its first call, if ``ahead.py`` has not, and caches machine code.
 
     A process loads a cached kernel in 5 ms, so kernels are few; functions that only kernels call are device functions.
 
     Args:
-        signature: types of the arguments in numba's notation, for which ``ahead.py`` compiles before the first call; a
-            kernel with a :func:`caller` also needs the type of its result.
+        signature: types of the arguments in numba's notation; a kernel with a :func:`caller` also needs the type of its
+            result.
     """
 
     def make_dispatcher(function: Callable[..., Any]) -> Any:
@@ -106,13 +106,13 @@ def caller(signature: str) -> Any:
 
 
 def _copying_caller(signature: str) -> Any:
-    """Return a function like :func:`caller` by numba's public names only, which copies a kernel into its callers."""
+    """Do as :func:`caller`, using only numba's public names; kernels called this way are copied into their callers."""
 
     def call(address, packed): ...
 
     @overload(call)
     def call_kernel(address, packed):  # noqa: ARG001 - the names are compared
-        # Without a kernel of this signature, return a function that is never called: there is no address to pass.
+        # If no kernel has this signature, there is no address to pass, so the returned function is never called.
         if (target := _kernels.get(signature)) is None:
             return lambda address, packed: 1  # noqa: ARG005
         return lambda address, packed: target(*packed)  # noqa: ARG005
@@ -133,7 +133,7 @@ def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any
     """
 
     def compile_without_collection(signature: Any) -> Any:
-        # Compile in one thread at a time: a thread that ends enables garbage collection again for the whole process.
+        # Compile in one thread at a time, because a thread that is done enables garbage collection for all threads.
         with _lock, linked_only(dispatcher):
             collecting = gc.isenabled()
             gc.disable()
@@ -147,7 +147,7 @@ def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Decorate a device function that LLVM is to copy into its callers, because it costs no more than a call.
+    """Decorate a device function that LLVM is to copy into its callers, because a copy costs no more than a call.
 
     numba's own inlining infers the types of each copy again, which took a tenth of the time to compile the decoder.
     """
@@ -185,7 +185,7 @@ def intrinsic_function(signature: Any, emit: Callable[..., Any]) -> Any:
         return ir.Constant(_byte_pointer, None) if signature.return_type == types.void else result
 
     typed = signature, generate
-    # Key: number of arguments. Value: a function of as many parameters, as numba requires, which returns ``typed``.
+    # Functions that return ``typed``, by number of arguments: numba requires a parameter for each argument.
     typings: dict[int, Callable[..., Any]] = {
         1: lambda _context, _a: typed,
         2: lambda _context, _a, _b: typed,
@@ -279,5 +279,5 @@ def _emit_extend(builder: Any, function: Any, before: Any, data: Any, size: Any)
 
 
 _extend_type = types.uint32(types.uint64, types.uint32, types.uint64, types.uint64)
-# Calls the checksum function at an address, with the previous bytes' checksum, and address and number of new bytes.
+# Calls the function at an address with three arguments: the checksum so far; address and number of further bytes.
 extend_checksum: Any = intrinsic_function(_extend_type, _emit_extend)

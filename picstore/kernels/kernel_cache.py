@@ -115,9 +115,9 @@ class KernelCache:
 
 
 def _reduce(compiled: Any) -> tuple[Any, ...]:
-    """Return the parts of a compiled kernel to store, without numba's ``Environment`` of functions outside of picstore.
+    """Return the parts of a compiled kernel to store: all but the ``Environment`` objects of numba's own functions.
 
-    Loading the environments of numba's own functions would import numba's modules for arrays, which takes 15 ms.
+    Loading these environments would import numba's modules for arrays, which takes 15 ms.
     """
     *kept, environments = compiled._reduce()
     return *kept, tuple(each for each in environments if each.globals["__name__"].startswith("picstore"))
@@ -168,7 +168,7 @@ def _find(name: str, key: bytes) -> tuple[Path, bytes] | None:
 
 
 def check_payload(data: bytes, key: bytes) -> bytes:
-    """Return the pickled kernel in a file's bytes; raise Unusable if it and ``key`` do not give the file's digest."""
+    """Return the pickled kernel in a file's bytes; raise Unusable if its digest with ``key`` is not the file's."""
     start = len(_HEADER) + hashlib.sha256().digest_size
     if data[:start] != _HEADER + _digest(key, data[start:]):
         raise Unusable("it was cut or changed, its digest differs")

@@ -23,9 +23,9 @@ _WRAPPER = "_ZN7cpython"
 def _linked_library(library_class: Any) -> Any:  # noqa: C901 - a class, as numba's may not be there to be subclassed
     """Return a subclass of numba's library (code of one function) that compiles only functions which Python can call.
 
-    Libraries of other functions are neither optimized nor compiled. From the cache only machine code is loaded; a
-    library's bitcode, from which LLVM can link it into another kernel, is parsed only for that: parsing, and looking up
-    symbols, took 25 of the 67 ms in which the kernels of a training load.
+    Libraries of other functions are neither optimized nor compiled. Of a library in the cache, only the machine code is
+    loaded; its bitcode is parsed only if LLVM must link it into another kernel. Parsing, and looking up symbols, took
+    25 of the 67 ms in which the kernels of a training load.
     """
 
     class LinkedLibrary(library_class):  # type: ignore[misc]

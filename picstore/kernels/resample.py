@@ -100,7 +100,7 @@ def resample(
 def _source_range(first, count):
     """Return the first source pixel that has a weight, the last + 1, and the largest ``count``.
 
-    ``first`` and ``count`` are results of ``axis_weights``; ``first`` then counts from the range's first pixel.
+    ``first`` and ``count`` are results of ``axis_weights``; ``first`` is changed to count from the range's first pixel.
     """
     low = 0
     high = 0

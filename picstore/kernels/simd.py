@@ -115,7 +115,7 @@ class Vector:
         return Vector(self._builder, self._builder.bitcast(self.value, ir.VectorType(ir.IntType(bits), count)))
 
     def interleaved(self, other: Vector) -> tuple[Vector, Vector]:
-        """Interleave the elements in each 128 bits with ``other``'s; return vectors of lower and of upper halves."""
+        """In each 128 bits, interleave the lower halves of both vectors, and the upper halves; return both."""
         count = self.value.type.count
         part = 128 // self.value.type.element.width
         lower = [begin + k // 2 + k % 2 * count for begin in range(0, count, part) for k in range(part)]
@@ -251,7 +251,7 @@ class VectorMemory:
 
 
 def transposed(rows: list[Vector]) -> list[Vector]:
-    """Transpose 8 × 8 numbers: in each 128 bits of eight vectors of int16, or of four vectors of bytes."""
+    """Transpose 8 × 8 matrices; each lies in the same 128 bits of eight vectors of int16 or four vectors of bytes."""
     half = len(rows) // 2
     # Interleaving the first and the second half of 64 elements three times transposes them as an 8 × 8 matrix.
     for _ in range(3):

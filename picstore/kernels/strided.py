@@ -10,7 +10,7 @@ from picstore.arrays import I64, Array
 from picstore.kernels.jit import array_at, device_function, memcpy, store_u8
 from picstore.kernels.simd import load_u8, load_u32, store_i16, store_i32
 
-StridedImage: TypeAlias = I64  # address, strides and shape of an array, or such rows of several arrays
+StridedImage: TypeAlias = I64  # address, strides and shape of an array; for several arrays, a row for each
 
 _u64 = np.uint64
 

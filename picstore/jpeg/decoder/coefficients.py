@@ -23,16 +23,16 @@ BY_LENGTH = _RANGES + 256
 
 # Shifts of the fields in a 64-bit lookup-table entry, which stands for one or two AC codes. 0: number of bits of all
 # codes and values; _BEGIN: bit at which the last symbol's value begins; _SHIFT: 63 - size of this value; _FIRST_BITS:
-# number of bits of the first symbol's code and value; _FIRST, _LAST: index of the first or last symbol's coefficient,
-# minus the index of the coefficient before the entry, _ENDS if the block ends; _VALUE: the first of two values, int16.
+# number of bits of the first symbol's code and value; _FIRST, _LAST: by how many coefficients the first code advances,
+# and all codes together, where a code that ends the block counts as _ENDS; _VALUE: the first of two values, int16.
 # Shift amounts are masked by ``& 63`` at no cost, because the processor's shifts use only 6 bits.
 _BEGIN, _SHIFT, _FIRST_BITS, _FIRST, _LAST, _VALUE = 8, 16, 24, 32, 40, 48
 _ENDS = 64
 _63, _255 = np.uint64(63), np.uint64(255)
 
 # Offsets in bytes of tables in the memory that holds an image's tables, TABLES bytes. QUANTIZATIONS: int16 (4, 128).
-# PAIRS: lookup tables of pairs of AC codes, uint64 (2, 2**LOOKUP_BITS). SINGLES, BY_LENGTHS: ``single``, int16 (4,
-# 2**LOOKUP_BITS), and ``by_length``, int32 (4, BY_LENGTH), of ``fill_table`` for DC 0, DC 1, AC 0 and AC 1.
+# PAIRS: lookup tables of pairs of AC codes, uint64 (2, 2**LOOKUP_BITS). SINGLES, BY_LENGTHS: results of ``fill_table``
+# for DC 0, DC 1, AC 0 and AC 1; ``single`` is int16 (4, 2**LOOKUP_BITS), ``by_length`` is int32 (4, BY_LENGTH).
 QUANTIZATIONS, PAIRS = 0, 1024
 SINGLES = PAIRS + (16 << LOOKUP_BITS)
 BY_LENGTHS = SINGLES + (8 << LOOKUP_BITS)
@@ -175,7 +175,7 @@ def read_dc(address, tables, accumulator, valid, byte):
 
 @inlined
 def _end_of_block(entry, first, index, last):
-    """Return the number of a block's bits in its last lookup-table entry, and whether the block ends validly."""
+    """Return how many bits of a block's last lookup-table entry belong to the block, and whether it ends validly."""
     bits = entry & _63
     # If the entry's first code already ends the block, the entry's second code belongs to the next block.
     if first >= last:

@@ -34,7 +34,7 @@ REASONS = {
     _NO_EOI: "it does not end with EOI",
     _OTHER_MARKER: "its scan is followed by another marker than EOI",
 }
-# Error codes of streams that other decoders may decode: JPEGs of another kind, or JPEGs followed by further bytes.
+# Error codes of streams that other decoders may decode: headers that this one rejects, or no EOI after the scan.
 _OF_OTHERS = parse.DAMAGED_HEADER, parse.UNSUPPORTED, _NO_EOI, _OTHER_MARKER
 _PAIR_ZIGZAG = coefficients.PAIR_ZIGZAG
 _u64, _u8 = np.uint64, np.uint8

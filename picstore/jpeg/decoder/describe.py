@@ -32,7 +32,7 @@ _STREAMS = "Tuple((uint64[:, ::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], 
 
 @kernel(f"void({_STREAMS}, int64[::1], int64[::1])")
 def measure_tiles(streams, starts, firsts):
-    """Compute the offset of the bytes, and the first row, that ``describe_tiles`` writes for each image.
+    """Compute where ``describe_tiles`` is to write each image: the offset of its bytes, and its first row.
 
     Args:
         streams: argument of ``describe_tiles``.
@@ -113,7 +113,7 @@ def _check(source, lengths, tiling, box, frame):
     if not has_tiling(frame, tiling):
         return NO_GRID
     if box[0] > 0 or box[1] > 0 or box[2] < tiling[WIDTH] or box[3] < tiling[HEIGHT]:
-        # Like ``box.py``, check no restart markers if only some tiles are decoded.
+        # Only some tiles are decoded: leave the restart markers unchecked, as ``box.py`` does.
         return 0
     if frame[parse.HEIGHT] != tiling[HEIGHT]:
         return NO_GRID
@@ -249,7 +249,7 @@ def _describe_parts(source, segment, mcus, distances, described):
 
 @device_function
 def _describe_planes(frame, tiling, rect, tiles, factor, row):
-    """Write to ``row``, which describes an image, the layout of its samples and pixels, from its first sample on."""
+    """Write the layout of an image's samples and pixels to ``row``, the words that describe the image."""
     h, v, count = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.COMPONENTS]
     luma, chroma = block_sides(h, v, factor)
     row[words.WIDTH], row[words.HEIGHT] = (rect[2] + factor - 1) // factor, (rect[3] + factor - 1) // factor

@@ -71,7 +71,7 @@ def _summed(a: Vector, b: Vector, *factors: tuple[int, int]) -> list[_Wide]:
 
 def _transform(x: list[Vector], shift: int) -> list[Vector]:
     """Compute sixteen 1-D inverse DCTs of 8 coefficients in parallel, in 16-bit vector elements, with saturation."""
-    # To round, half a unit of the result is added. It is computed as 16 times a number, because it does not fit int16.
+    # To round, add half a unit of the result: 16 times a number, because half a unit itself does not fit int16.
     sixteen, unit = x[0].filled(16), (1 << FRACTION, (1 << (shift - 1)) // 16)
     (sum04,), (difference04,) = _summed(x[0] + x[4], sixteen, unit), _summed(x[0] - x[4], sixteen, unit)
     rotated2, rotated6 = _summed(x[2], x[6], (A, A + C), (A + B, A))
@@ -123,9 +123,9 @@ def inverse_dct(memory: VectorMemory, block: Any, quantization: Any, out: Any, s
 def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int) -> list[_Wide]:
     """Compute 1-D inverse DCTs to 4 samples.
 
-    ``products`` sums the products of two coefficients, such as 2 and 6, given as ``"26"``, with a factor for each.
+    ``products`` returns the sum of two products, coefficient times factor; ``"26"`` stands for coefficients 2 and 6.
     """
-    # The second factor is multiplied by the constant 16; this product is half a unit of the result, which rounds it.
+    # ``"0"`` stands for coefficient 0 and the constant 16; 16 times the second factor is half a unit, which rounds.
     first = products("0", (1 << (FRACTION + 1), (1 << (shift - 1)) // 16))
     even = products("26", FOUR_EVEN)
     inner, outer = (products("75", factors[:2]) + products("31", factors[2:]) for factors in FOUR)
@@ -200,7 +200,7 @@ def _inverse_dct_2(memory: VectorMemory, block: Any, quantization: Any, out: Any
 
 @device_function
 def _store_mean(block, quantization, out):
-    """Store the mean of a block as its only sample; as in libjpeg, levels are taken modulo 1024."""
+    """Store the mean of a block as its only sample; as in libjpeg, it wraps around modulo 1024 before it is clamped."""
     level = (np.int64(_i16(load_u16(block))) * np.int64(_i16(load_u16(quantization))) + 4) >> 3
     level = ((level + 512) & 1023) - 512
     store_u8(out, np.uint8(min(max(level + 128, 0), 255)))

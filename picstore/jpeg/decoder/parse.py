@@ -34,8 +34,8 @@ WIDTH, HEIGHT, HORIZONTAL, VERTICAL, COMPONENTS, INTERVAL, START, QUANTIZATION, 
 # _IDS: index of the first of three components' ids. _DEFINED: index of bits that are set for each table that the
 # headers define. _COLORS: index of the bits _JFIF and _ADOBE_RGB.
 _IDS, _DEFINED, _COLORS = 16, 19, 20
-# Indices of the first of four addresses in the stream. QUANTIZATION_AT: of the 64 bytes of each quantization table.
-# HUFFMAN_AT: of counts and symbols of the Huffman tables DC 0, DC 1, AC 0 and AC 1.
+# Each is the index of the first of four addresses in the stream. QUANTIZATION_AT: addresses of the quantization tables,
+# 64 bytes each. HUFFMAN_AT: addresses of counts and symbols of the Huffman tables DC 0, DC 1, AC 0 and AC 1.
 QUANTIZATION_AT, HUFFMAN_AT = 21, 25
 FRAME = 29
 _JFIF, _ADOBE_RGB = 1, 2
@@ -132,7 +132,7 @@ def _parse_segment(marker, body, length, frame, tables):
 
 @device_function
 def _parse_colors(marker, body, length, frame):
-    """Set the frame's flag for a JFIF segment, or for an Adobe segment that does not state YCbCr, as libjpeg does."""
+    """Set bit _JFIF for a JFIF segment, _ADOBE_RGB for an Adobe segment that does not state YCbCr, as in libjpeg."""
     name = (_u16(body) << 16 | _u16(body + _u64(2))) << 8 | load_byte(body + _u64(4))
     if marker == 0xE0 and length >= 14 and name == 0x4A46494600:
         frame[_COLORS] |= _JFIF
@@ -173,7 +173,7 @@ def _parse_huffman(body, length, frame, tables):
         if total > 256 or length < 1 + MAX_CODE_BITS + total:
             return DAMAGED_HEADER
         for k in range(1 + MAX_CODE_BITS, 1 + MAX_CODE_BITS + total):
-            # Accept only sizes that values of 8-bit samples have (tables F.1 and F.2): the bit reader loads no more.
+            # Accept only sizes of values of 8-bit samples (tables F.1, F.2): the bit reader cannot load larger values.
             symbol = load_byte(body + _u64(k))
             if (kind == 0 and symbol > 11) or symbol & 15 > 10 + (kind == 0):
                 return UNSUPPORTED

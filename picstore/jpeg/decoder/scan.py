@@ -50,8 +50,8 @@ MOST_SURPLUS_ROWS = 17
 # Error code for a segment that has more bytes than its MCUs need.
 SURPLUS_BYTES = -12
 
-# Number of bytes to reserve before each row of samples, of which the last takes a copy of the row's first sample, so
-# that interpolation needs no special case. _EDGE + STEP bytes are reserved after the row.
+# Number of bytes to reserve before each row of samples; the last byte takes a copy of the row's first sample, so that
+# interpolation needs no special case. _EDGE + STEP bytes are reserved after the row.
 _EDGE = 16
 _u64, _i16 = np.uint64, np.int16
 
@@ -109,7 +109,7 @@ def row_stride(frame):
 
 @device_function
 def planes_length(frame):
-    """Return the number of bytes of two rows of MCUs in three planes, two rows of full-width chroma, STEP pixels."""
+    """Return the bytes of three planes of two rows of MCUs each, two rows of upsampled chroma, and STEP RGB pixels."""
     return (3 * 16 * frame[VERTICAL] + 2) * row_stride(frame) + 3 * STEP
 
 
@@ -239,7 +239,7 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
 def _transform_mcus(plan, block, stride):
     """Compute the samples of two MCUs; advance ``_TARGET``, the address for each block's samples, to the next two MCUs.
 
-    If the number of MCUs in a row is odd, the second MCU's samples after the last MCU are not used.
+    In a row of an odd number of MCUs, the last MCU has no second MCU beside it; samples computed there are not used.
     """
     entry = plan[0]
     end = entry + _u64(8 * _FIELDS) * _u64(plan[1])
@@ -257,7 +257,7 @@ def _transform_mcus(plan, block, stride):
 
 @device_function
 def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):
-    """Set ``_TARGET``, the address for each block's samples, to MCU row ``row``; rows alternate in halves of planes."""
+    """Set ``_TARGET``, the address for each block's samples, to MCU row ``row``; odd rows use a plane's lower half."""
     begin, per_mcu = plan
     for b in range(per_mcu):
         entry = begin + _u64(8 * _FIELDS * b)
@@ -267,7 +267,7 @@ def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):
 
 @device_function
 def _write_rows(start, frame, row):
-    """Write the rows of pixels for which row ``row`` of MCUs completes the samples.
+    """Write the rows of pixels that can be computed now that row ``row`` of MCUs is decoded.
 
     If chroma is interpolated vertically, the last row of pixels has to wait for the next row of MCUs.
     """

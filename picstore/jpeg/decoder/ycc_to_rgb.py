@@ -59,7 +59,7 @@ def _interpolate_across(memory: VectorMemory, row: Any, out: Any) -> None:
 
 @vector_function(3)
 def _interpolate_both(memory: VectorMemory, row: Any, aside: Any, out: Any) -> None:
-    """Interpolate 16 samples of a row to 32, both across and with ``aside``, the nearest row above or below."""
+    """Interpolate 16 samples of a row with ``aside``, the nearest row above or below; then interpolate them to 32."""
     before, here, after = (_samples(memory, row, k) * 3 + _samples(memory, aside, k) for k in (-1, 0, 1))
     near = here * 3
     memory.store(out, _interleave(near + before + 8 >> 4, near + after + 7 >> 4))

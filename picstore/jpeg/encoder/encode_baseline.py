@@ -70,7 +70,7 @@ def encode_strips(
     Args:
         strips: pixels as ``encode`` takes them, from top to bottom, each but the last of a multiple of 16 rows.
         size: width and height of the image.
-        quality, subsampling, interval: as for ``encode``. With several, ``interval`` must divide the MCUs of a row.
+        quality, subsampling, interval: as for ``encode``; with several strips, ``interval`` must divide a row's MCUs.
 
     Raises:
         UsageError: the strips do not form an image of this size, or an argument is out of range.

@@ -72,8 +72,8 @@ def convert_row(source, steps, width, padded, out, plane, spare):
 
     Args:
         source: address of the first pixel.
-        steps: numbers of bytes from one pixel, and from one channel, to the next: (3, 1) or (1, any); (1, 0) for grey,
-            which is copied to a single row.
+        steps: bytes from one pixel, and from one channel, to the next: (3, 1) for interleaved channels, (1, any) for
+            planes, (1, 0) for a grey image, of which only the row of Y is written.
         width, padded: numbers of samples in a row without and with padding.
         out: address of the row of Y, with STEP - 1 writable bytes after the row; the row of Cb begins ``plane`` bytes
             later, the row of Cr 2 * ``plane`` bytes later.

@@ -130,7 +130,7 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
     # Numbers of luma blocks across and down that contain pixels; MCUs at the right and lower edge may have more blocks.
     across, down = (width + 7) // 8, (height + 7) // 8
     per_mcu = h * v + 2 if source[3] else 1
-    # Index of Cb's first row of samples: after Y, or after three planes if chroma is halved, see ``_fill_rows``.
+    # Index of Cb's first row of samples: after Y; if chroma is halved, after full-width Y, Cb and Cr (``_fill_rows``).
     chroma = 8 * v if h == 1 else 24 * v
     # Number of rows of samples from Cb's first row to Cr's first row.
     between = 8 * v if h == 1 else 8
@@ -197,7 +197,7 @@ def write_symbols(symbols, ends, codes, before, out, starts):
         codes: uint32 (4, 256), codes of ``choose_codes``.
         before: number of the scan's segments that previous calls have written.
         out: uint8, takes the segments; the caller makes it long enough.
-        starts: int64 (segments + 1,), takes the offset in ``out`` of each segment, and of a further one (the end + 2).
+        starts: int64 (segments + 1,), takes the offset in ``out`` of each segment, then that of a next one, end + 2.
 
     Returns:
         Number of bytes written.

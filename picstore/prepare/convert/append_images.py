@@ -117,7 +117,7 @@ def _publish_append(
 ) -> Manifest:
     """Publish a manifest that adds an append's files; raise Conflict if another edit is published at the same moment.
 
-    ``count`` is :func:`join_row_counts` with its arguments for the append's files, except ``fields`` and ``relabel``.
+    ``count`` calls :func:`join_row_counts` for the append's files; its arguments are ``fields`` and ``relabel``.
     """
     root, dataset, names = job.root, Dataset(job.root), job.saved["classes"]
     old = dataset.manifest
@@ -141,7 +141,7 @@ def _publish_append(
 
 
 def _count_all(dataset: Dataset, count: Callable[..., RecordCounts | None]) -> RecordCounts | None:
-    """Count old records and, by ``count``, appended ones by their edited labels; None if a file is unreadable."""
+    """Count records by edited label, those of the append by calling ``count``; return None if a file is unreadable."""
     with contextlib.suppress(Damage, NotADataset):
         relabel = dataset.labels if LABEL in dataset.columns else None
         new = count(fields=dataset.manifest.attachments, relabel=relabel)
@@ -188,7 +188,7 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
             )
         _refuse_names_that_are_numbers(old, listing.inputs)
         return old, listing.inputs
-    # The stored labels, integers without names, would count as indices of the source's class names.
+    # Refuse names, because the dataset's labels, integers without names, would become indices of these names.
     if not old and manifest.images:
         raise UsageError(
             f"the source names its classes and the dataset does not; append numbers as labels, instead of "

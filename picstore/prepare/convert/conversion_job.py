@@ -114,7 +114,7 @@ class Job:
         Errors are those of ``begin_job`` and :meth:`require_same_images`.
         """
         settings, inputs = self.settings, self.listing.inputs
-        # The manifest needs these names; when the shards are merged, ``merge_shards`` reads them from the job files.
+        # ``merge_shards`` reads the names for the manifest from the shards' job files.
         if self.shard is not None:
             names = {"classes": self.listing.classes, "attachments": list(self.listing.attachments)}
             settings = {**settings, **names}

@@ -32,7 +32,7 @@ from picstore.storage.location.resolve import Location
 Read: TypeAlias = Callable[[Input], bytes]
 
 _MAX_INPUTS = 16
-# Number of bytes above which a group of inputs ends, whose JPEGs are then converted in one call.
+# A group of inputs ends once it has more bytes than this; one call converts the JPEGs of a group.
 _MAX_BYTES = 4 << 20
 # Largest size in bytes of an input that is converted in a group; in groups no time limit applies, as this takes 3 ms.
 _MAX_SIZE = 1 << 20
@@ -155,7 +155,7 @@ def make_input_record(
 
 
 def _move(attachments: Mapping[str, bytes], image: CoordinateMap, maps: Mapping[str, Any]) -> dict[str, bytes]:
-    """Rotate and resize attachments like their image; encode those named in ``maps`` as maps, except empty maps."""
+    """Rotate and resize attachments like their image; encode those named in ``maps`` as maps, or drop them if empty."""
     specs = {PREFIX + name: MapSpec.from_json(entry) for name, entry in maps.items()}
     return {
         name: make_map(name, blob, specs[name], image) if name in specs else move_attachment(name, blob, image)

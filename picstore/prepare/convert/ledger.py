@@ -133,7 +133,7 @@ class Tally:
 
     @property
     def foreign(self) -> int:
-        """Number of images, of those to which the dataset (an index) refers, that are not upright JPEGs."""
+        """Number of images that an index refers to and that are not upright JPEGs; 0 if the dataset is not an index."""
         return sum(count for (status, reason), count in self.reasons.items() if status == INDEXED and reason)
 
     @property
@@ -280,7 +280,7 @@ def _encode(line: LedgerLine) -> bytes:
 
 
 def _parse(text: bytes) -> LedgerLine | None:
-    """Parse a ledger line; return None if its checksum or JSON is wrong. Older versions wrote no checksums."""
+    """Parse a ledger line; return None if its checksum or JSON is wrong. Lines of older versions have no checksum."""
     head, mark, crc = text.rpartition(_CRC)
     if mark and crc != b"%d}\n" % crc32c(head):
         return None

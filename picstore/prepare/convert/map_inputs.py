@@ -67,7 +67,7 @@ def _is_file(one: Input) -> bool:
 def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> dict[str, str]:
     """Return, by map name, the paths of the map files that belong to an input's image.
 
-    ``paths`` are the paths of all inputs that are whole files; in an object store, no other map files are found.
+    ``paths`` are the paths of all inputs that are whole files. A map file is one of these, or another local file.
     """
     folder, last = posixpath.split(one.path)
     stem = posixpath.splitext(last)[0]
@@ -152,7 +152,7 @@ def _read_alpha(one: Input, *, reader: Callable[[Input], bytes] | None, dtype: s
 
 
 def require_stored_maps(requests: Sequence[MapRequest], stored: Mapping[str, Any]) -> list[MapRequest]:
-    """Return an append's map requests, with all fields of ``stored``, the dataset's specifications of maps by name.
+    """Return an append's map requests, each completed from ``stored``, the dataset's specifications of maps by name.
 
     Raise UsageError if a request differs from the stored specification, or no map of its name is stored.
     """

@@ -136,7 +136,7 @@ def _job_name(shard: Shard | None = None) -> str:
 
 
 def _leftover(root: Location) -> Location:
-    """Return the folder that a user removes to abandon a job: a dataset's ``unfinished/``, else the whole location."""
+    """Return the folder to remove to abandon a job: ``unfinished/`` of a finished dataset, else the whole location."""
     return root / UNFINISHED if (root / MANIFEST).is_file() else root
 
 
@@ -179,7 +179,7 @@ def clear_job(root: WritableLocation) -> None:
 
 
 def remove_finished_job(root: WritableLocation, settings: dict[str, Any], uuid: str) -> None:
-    """Remove the leftover job with ``settings`` of the published dataset ``uuid``, unless it retries failed inputs."""
+    """Remove a leftover job with these ``settings``, unless the job retries failed inputs of the dataset ``uuid``."""
     with contextlib.suppress(UsageError, NotADataset, Damage):
         if (saved := find_job(root, settings, resume=True)) is not None and saved.get("retry") != uuid:
             with hold_job(root, saved):

@@ -84,7 +84,7 @@ def _reopen(
     ends = [row_slice(len(lines), rows, row).stop for row in range(rows)]
     changed_rows = set(np.searchsorted(ends, changed, side="right").tolist())
     resumable_job.clear_job(root)  # Remove what an interrupted earlier retry may have left.
-    # Ledger line of each input, by id, that the retry need not read: inputs with stored records, and duplicates.
+    # Ledger lines, by id, of the inputs that the retry need not read: duplicates, and inputs with stored records.
     settled = {line.id: line for line in lines if line.status in (LOSSLESS, REENCODED)}
     settled |= {id_: ledger.duplicate_line(lines[id_].input, id_, first) for id_, first in duplicates.items()}
     for row in sorted(changed_rows):
@@ -113,15 +113,15 @@ def _update_duplicates(
 ) -> dict[int, int]:
     """Map the id of each duplicate to the id of the first equal input, as if the ``readable`` inputs had never failed.
 
-    ``current`` maps each duplicate to the first input with the same bytes in the source as it is now. An input that did
-    not fail keeps the first input that its ledger line states, unless its first input in ``current`` is ``readable``.
+    ``current`` maps each duplicate in the present source to the first input with the same bytes. For an input that did
+    not fail, the ledger line's first input is kept, unless ``current`` maps the input to a ``readable`` one.
     """
     duplicates: dict[int, int] = {}
     for line in lines:
         first = current.get(line.id)
         if line.id in failed:
             if first not in failed and line.id not in readable:
-                # The equal input ``first``, if any, has a record, but of other bytes, because its bytes now fail too.
+                # These bytes fail. ``first``, if any, has the same bytes now, but its record is of other bytes.
                 first = None
         elif first not in readable:
             first = None if line.of is None else duplicates.get(line.of, line.of)

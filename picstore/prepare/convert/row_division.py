@@ -52,7 +52,7 @@ class DatasetShape:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of ``count`` runs that share a conversion; it converts every ``count``-th row of files from row ``index`` on.
+    """One of ``count`` runs that share a conversion: it converts every ``count``-th row of inputs, from ``index`` on.
 
     Raises:
         UsageError: ``index`` is not below ``count``, or ``count`` is above MAX_SHARDS.

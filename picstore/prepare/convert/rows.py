@@ -37,9 +37,9 @@ class RowTask:
     Attributes:
         ids: ids of the inputs.
         attachments: names of the attachments that records may have.
-        blamed: for the id of each input that is left out because it ended a worker process, the reason.
+        blamed: inputs that are left out because they ended a worker process: the reason by the input's id.
         image_timeout: seconds for decoding and encoding an image; 0 for no limit.
-        duplicates: for the id of each duplicate, which is left out, the id of the first input with the same bytes.
+        duplicates: duplicates, which are left out: the first input with the same bytes, by the duplicate's id.
         first_file: number of the file that row 0 writes.
         reuse: folder of the row's previous files, for a retry; see :mod:`picstore.prepare.convert.row_reuse`.
         container_starts: ids of the inputs that begin a container, as the source states if it is an index.
@@ -69,7 +69,7 @@ class RowTask:
 
     @property
     def groups_inputs(self) -> bool:
-        """Whether inputs are converted in groups: not if ``one_by_one``, with attachments, or with references."""
+        """Whether inputs are converted in groups; attachments, references or ``one_by_one`` exclude this."""
         return not self.one_by_one and not self.attachments and self.references is None
 
     @property

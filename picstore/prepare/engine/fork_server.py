@@ -199,7 +199,7 @@ def _tell(descriptor: int, number: int) -> None:
 
 
 def _report_ends(running: dict[int, int]) -> None:
-    """Send the exit status of each ended child; ``running`` maps its process id to the pipe's descriptor."""
+    """Send the exit status of each ended child; ``running`` maps process ids to descriptors of pipes."""
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:

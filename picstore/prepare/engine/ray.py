@@ -92,7 +92,7 @@ def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str)
 
 
 def join_cluster() -> bool:
-    """Connect this process for its lifetime to a cluster, as :func:`connect` does; return False if it was connected."""
+    """Connect this process for its lifetime to a cluster, as :func:`connect` does; return False if it already was."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Without this variable, Ray prints a warning about a future change.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -134,7 +134,7 @@ def _on_loopback() -> Iterator[None]:
 
 
 def _require_loopback() -> None:
-    """Raise PicstoreError, after stopping the cluster that this process started, unless its address is 127.0.0.1."""
+    """Stop the cluster that this process started, and raise PicstoreError, if its address is not 127.0.0.1."""
     ray = import_ray()
     if (address := ray.util.get_node_ip_address()) != "127.0.0.1":
         ray.shutdown()

@@ -108,7 +108,10 @@ class ExportFormat(ABC):
 
 
 def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[Part]:
-    """Divide records of given sizes in bytes into shards; if ``exceed``, a shard ends at or beyond ``shard_size``."""
+    """Divide records of given sizes in bytes into shards.
+
+    A shard ends before the record that would exceed ``shard_size``; if ``exceed``, after the record that reaches it.
+    """
     counts: list[int] = []
     held = 0
     for size in sizes:
