@@ -36,7 +36,7 @@ BUCKET = 9  # Use in a loader with buckets: division of each bucket's samples in
 # Random numbers for a permutation are drawn in chunks of this many, which fit into the CPU's cache: 10**7 numbers drawn
 # at once take five times as long.
 _IN_CACHE = 1 << 14
-# Length of an array from which ``stable_argsort`` packs indices into the values, which slows down shorter arrays.
+# Shortest array for which ``stable_argsort`` packs indices into the values; shorter arrays would be sorted slower.
 _LONG = 512
 _MASK = (1 << 64) - 1
 # Constants of the random generator SplitMix64; kernels in other modules use them too.

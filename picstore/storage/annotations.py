@@ -20,8 +20,8 @@ from picstore.errors import ImageError, UsageError
 FIELDS = ("boxes", "box_labels", "polygons", "keypoints")
 # Largest absolute value of a coordinate in pixels: beyond any image, and float32 holds all integers up to this value.
 MAX_COORDINATE = 1 << 24
-# Two limits for an image: number of its objects, and number of the outlines of all its objects. An extra of 16 MiB,
-# compressed to 1 KB, could hold a million objects, each read in 10 to 100 µs. Photographs of crowds have 25,000 people.
+# Largest number of an image's objects, and also of all their outlines. Without a limit, an extra of 16 MiB, compressed
+# to 1 KB, could hold a million objects, each read in 10 to 100 µs. Photographs of crowds have 25,000 people.
 MAX_OBJECTS = 1 << 15
 # Largest number of an image's keypoints, counted as if each object had as many as the object with the most.
 MAX_KEYPOINTS = 1 << 20

@@ -28,11 +28,11 @@ from picstore.storage.sizes import parse_size
 
 DEFAULT_LIMIT = "50GiB"
 
-# Name of the file that caches ``record_table.FACTS`` of a dataset's records, and bytes of the CRC-32C at its end.
+# Name of the file that caches ``record_table.FACTS`` of a dataset's records, and size in bytes of the CRC at its end.
 _FACTS, _CRC = "facts", 4
 # A process lists the folder, to see what others have written, each time it has written 1/32 of the cache's limit.
 _LISTINGS_PER_LIMIT = 32
-# Seconds after its last read for which a dataset keeps its entries, unless the folder exceeds its limit.
+# Seconds since the last read of a dataset during which its entries are not evicted, unless the limit is exceeded.
 _ACTIVE_SECONDS = 600
 # Seconds for which this process stores nothing after it found the cache full, because a new check lists all files.
 _FULL_SECONDS = 60
@@ -68,8 +68,8 @@ class Cache:
     """Cache of one dataset's containers in a shared folder.
 
     A full cache evicts entries of datasets that are no longer read, the least recently used first. A dataset that is
-    being read keeps its entries, and its other containers are not cached: because epochs read containers in random
-    orders, evicting the oldest entries in a cache for half of a dataset would serve 15 % of the reads, not 50 %.
+    being read keeps its entries, and its other containers are not cached. If half of a dataset fits, 50 % of the reads
+    are served; if the oldest entries were evicted, it would be 15 %, because epochs read containers in random orders.
 
     The limit holds for all datasets in the folder. Each process counts the bytes that it writes, and lists the folder
     again after 1/32 of the limit, so n processes may exceed the limit by (n - 1)/32 of it for a while. Raise UsageError
@@ -86,7 +86,7 @@ class Cache:
         self.limit = parse_size(limit)
         digest = hashlib.sha256(str(root.absolute()).encode("utf-8", "surrogatepass")).hexdigest()
         self._own = self.folder / f"{dataset}-{digest[:16]}"
-        # By process id, because a forked process inherits this dictionary, but may not use its parent's byte budget.
+        # Budgets by process id, because a forked process inherits this dictionary, but may not use its parent's budget.
         self._rooms: dict[int, _Room] = {}
         self._full_until = 0.0
         self._warned = False
@@ -173,13 +173,13 @@ class Cache:
             raise
 
     def _evict(self, size: int, *, writing: int) -> int:
-        """Evict entries until ``size`` bytes fit besides the ``writing`` bytes that threads are writing.
+        """Evict entries until ``size`` further bytes fit; ``writing`` is the number of bytes that threads are writing.
 
         Return the new budget: number of bytes that may be written before the folder is listed again.
         """
         wanted = max(size, self.limit // _LISTINGS_PER_LIMIT)
         entries = sorted(self._entries(), key=lambda entry: entry.used)
-        # The clock may have been set back, so an entry's age is its distance from now, even if its time is to come.
+        # Use the distance from now as an entry's age, because its time lies in the future if the clock was set back.
         now = time.time()
         active = {self._own.name, *(each.dataset for each in entries if abs(now - each.used) <= _ACTIVE_SECONDS)}
         held = writing + sum(entry.size for entry in entries)

@@ -21,7 +21,8 @@ class JoinedNames:
         """Add the new names of a list; return the index of each name of the list among the joined names.
 
         If the joined list begins with ``names``, or vice versa, each name keeps its index, even a repeated name.
-        Otherwise equal names are one class, so UsageError is raised if a name to add occurs twice in either list.
+        Otherwise equal names are one class. Then UsageError is raised if one of ``names`` occurs twice, in ``names`` or
+        in the joined list.
         """
         common = min(len(names), len(self.names))
         if self.names[:common] == list(names[:common]):

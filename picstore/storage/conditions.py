@@ -154,8 +154,8 @@ class Condition:
             name = node["function_name"].lower()
             if name not in _FUNCTIONS or node["catalog"]:
                 self._refuse(f"the function {name!r} is not allowed; docs/sampling.md lists the functions")
-            # DuckDB parses ``caption.lower()`` as the function ``lower`` in the schema "caption", so any schema is the
-            # name of a column; only functions to which DuckDB 1 translates its own syntax have the schema "main".
+            # DuckDB parses ``caption.lower()`` as the function ``lower`` in the schema "caption", so a schema is really
+            # a column's name, except "main", which DuckDB 1 gives to the functions that stand for its own syntax.
             if node["schema"] not in ("", "main"):
                 self._use([node["schema"]])
         elif kind == "COLUMN_REF":

@@ -169,7 +169,8 @@ class SoundReader:
 
     Args:
         root: the folder of the dataset.
-        rows, ordinals: the dataset's index; and for each row, the index of its container among its file's containers.
+        rows: the dataset's index, with a row for each container.
+        ordinals: for each row, the position of its container among its file's containers.
         fields: names of the attachments.
     """
 

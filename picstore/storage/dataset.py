@@ -120,7 +120,7 @@ class Dataset(Sequence[Record]):
         self._selected: U8 | None = None  # marks of a selection's records, ``SelectedRecords.bits``; else None
 
     def _set_manifest(self, manifest: Manifest, unsaved: FileBytes) -> None:
-        """Set a manifest of the same containers; ``unsaved`` holds .npy files of unsaved edits, their bytes by name."""
+        """Set a manifest of the same containers; ``unsaved`` holds the bytes of unsaved edits' .npy files by name."""
         self.manifest = manifest
         self._edits = EditFiles(self.path, manifest.edits or Edits(), unsaved, kept=self._columns)
         deleted = self._edits.deleted()
@@ -187,7 +187,7 @@ class Dataset(Sequence[Record]):
 
     @property
     def order_uuid(self) -> str:
-        """Uuid of the dataset, or of the index of which the dataset is a conversion.
+        """Uuid that stands for the order of the records: the dataset's own, or that of the index it was converted from.
 
         The index's uuid is returned if no input of the conversion failed, and the dataset was neither edited nor
         shuffled, because records, ids and order are then those of the index.
@@ -371,7 +371,7 @@ class Dataset(Sequence[Record]):
             seed: random seed; another seed gives other parts.
             by: name of a column of :attr:`table`, such as ``"label"``. Without ``by``, a record's part depends only on
                 seed and id: appending, deleting and shuffling do not change it, and the sizes of parts vary like those
-                of n random draws. With ``by``, each part has its fraction of the records of each value within a few
+                of n random draws. With ``by``, the fractions hold for the records of each value too, to within a few
                 records; appending does not change parts, and deletions may move later records of the same value.
 
         Raise UsageError unless the fractions are positive with a sum of at most 1, and the column exists.
@@ -417,11 +417,10 @@ class Dataset(Sequence[Record]):
 
         Args:
             columns: n strings, numbers, or arrays of one shape, by column name. ``label`` replaces the records' labels.
-            ids: ids of the values' records, int (n,); an existing column keeps its values for other records. By
-                default, value i belongs to ``ds[i]``; a column of the same name is replaced, except that in a selection
-                it keeps its values for other records.
+            ids: ids of the values' records, int (n,). By default, value i belongs to ``ds[i]``.
             classes: names of the new labels.
-            keep: whether an existing column keeps its values for other records; None to decide as ``ids`` describes.
+            keep: whether an existing column keeps its values of records without a new value. By default True if ``ids``
+                are given or this is a selection, else False.
         """
         chosen = self.ids if ids is None else np.asarray(ids, dtype=np.int64)
         if ids is not None:
@@ -472,7 +471,7 @@ class Dataset(Sequence[Record]):
         return self._ids_end
 
     def column_files(self) -> tuple[Edits, FileBytes]:
-        """Return edits, and .npy files' bytes by name, that give a copy of this dataset or selection its columns."""
+        """Return the edits for a copy of this dataset or selection, with its columns; and their .npy files by name."""
         return self._edits.all_columns() if self._selected is None else self._edits.columns_of(self.ids)
 
     def save(self) -> Dataset:

@@ -254,7 +254,7 @@ class ContainerReader:
             except Damage:
                 container = self.read(number)
             self._indexes[number] = container
-            # Containers without payload have similar sizes, so the size of this container tells how many fit.
+            # Containers without payload have similar sizes, so this container's size tells how many may be kept.
             held = len(container.buffer) + min(container.extras_size, _KEPT_EXTRAS)
             while len(self._indexes) > max(1, _CACHED_BYTES // held):
                 self._indexes.popitem(last=False)
@@ -295,7 +295,7 @@ class ContainerReader:
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
         """Compute a value for each stored record, (records,), from ``record_table.FACTS``.
 
-        With a cache, :meth:`facts` reads the facts of all records and keeps them in memory; without, none are kept.
+        Without a cache, the facts of each container are dropped after use, unless :meth:`facts` has read all before.
         """
         if self._facts is None and self.cache is None:
             return self._collect(compute, np.dtype(dtype))

@@ -43,7 +43,7 @@ class RecordShift:
         return bool(self.first_id or self.labels)
 
     def after(self, earlier: RecordShift) -> RecordShift:
-        """Return one shift that changes ids and labels as the shift ``earlier`` and then this shift would."""
+        """Return one shift that has the effect of the shift ``earlier`` followed by this shift."""
         labels = earlier.labels or tuple(range(len(self.labels)))
         mapped = self.map_labels(np.array(labels, np.int64)).tolist()
         return RecordShift(earlier.first_id + self.first_id, tuple(mapped), earlier.ids_end)

@@ -85,7 +85,7 @@ class Manifest:
 
     @property
     def format_version(self) -> int:
-        """Lowest format version of manifests that has all fields that this manifest sets."""
+        """Lowest format version whose manifests have all fields that this manifest sets."""
         if self.references is not None:
             return REFERENCES_VERSION
         return FORMAT_VERSION if self.edits is None else EDITED_VERSION
@@ -140,7 +140,7 @@ def _canonical(value: Any) -> bytes:
 
 
 def _body(manifest: Manifest) -> dict[str, Any]:
-    """Return a manifest's fields as JSON values; leave out ``references`` and ``edits`` if its format version does."""
+    """Return a manifest's fields as JSON values, without the fields that its format version lacks."""
     body = asdict(replace(manifest, files=()))
     body["files"] = [{name: getattr(entry, name) for name in FileEntry.__slots__} for entry in manifest.files]
     if manifest.references is None:
@@ -288,7 +288,7 @@ def read_index(root: Where, manifest: Manifest) -> Table:
     uuid is used as a name of the content, as in a cache.
 
     Raises:
-        Damage: the index is missing or damaged, or belongs to another manifest. Corrupt also if the uuid is wrong.
+        Damage: the index is missing or damaged, or does not match the manifest, or the uuid is wrong.
         UnsupportedVersion: a later picstore wrote the index.
     """
     path = locate(root) / (INDEX if manifest.edits is None else manifest.edits.index)

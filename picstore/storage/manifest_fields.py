@@ -16,7 +16,7 @@ from picstore.storage.format.layout import MAX_ATTACHMENTS, MAX_FILE
 from picstore.storage.format.maps import MapSpec
 from picstore.storage.location.resolve import EDITS, INDEX
 
-# Largest nesting depth of a manifest's values of any form, because Python copies and compares them by recursion.
+# Largest nesting depth of a manifest's values that may have any form; Python copies and compares them by recursion.
 MAX_DEPTH = 32
 
 Check: TypeAlias = Callable[[Any], None]

@@ -285,7 +285,7 @@ class TableReader:
         Containers that are damaged or cannot be read are left out; the caller then reads them whole.
 
         ``places`` maps each container's number to its file and position. ``unpack`` builds a container from its number,
-        the bytes before its payload, and its header. ``read_size`` is 0 if those bytes were kept in memory.
+        the bytes before its payload, and its header. The attribute ``read_size`` of a container that was kept is 0.
         """
         begun = {number: self._begin(number, path) for number, (path, _) in places.items() if number not in self._kept}
         found = {}
@@ -334,9 +334,10 @@ class TableReader:
     def _keep(self, number: int, tables: Container) -> None:
         """Keep a container without its payload in memory, unless all kept containers would then exceed _KEPT_BYTES.
 
-        A fork might leave a lock locked forever, so none guards this; two threads may count too few bytes, harmlessly.
+        No lock guards this, because a fork could leave it locked forever. Two threads may thus count too few bytes,
+        which does no harm.
         """
         if self._kept_bytes + len(tables.buffer) <= _KEPT_BYTES:
-            # The copy shares the dictionary ``tile_rows``, and so keeps also the row ends that are computed later.
+            # The copy shares the dictionary ``tile_rows``, so row ends that are computed later are kept too.
             self._kept[number] = tables.without_payload()
             self._kept_bytes += len(tables.buffer)

@@ -131,8 +131,8 @@ def write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCount
 def read_counts(root: Root, manifest: Manifest) -> RecordCounts:
     """Read the counts of a version of a dataset.
 
-    Raise NotADataset if the counts are missing or of another version, as some earlier picstores left them; Damage if
-    they are damaged, and UnsupportedVersion if a later picstore wrote them.
+    Raise NotADataset if the counts are missing, or of another version because an early picstore did not update them.
+    Raise Damage if the counts are damaged, and UnsupportedVersion if a later picstore wrote them.
     """
     return read_counts_file(root / counts_name(manifest), records=manifest.images_left, version=manifest.uuid)
 
@@ -163,7 +163,7 @@ def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) ->
 
 
 def counts_of_same_labels(root: Location, manifest: Manifest, origin: str) -> RecordCounts | None:
-    """Return the stored counts of version ``origin`` if they hold for ``manifest`` too, which an edit made of it.
+    """Return the stored counts of version ``origin`` if its edited version ``manifest`` has the same counts.
 
     Return None if the counts cannot be read, or ``manifest`` has other records or labels.
     """
@@ -182,10 +182,10 @@ def _labels_origin(manifest: Manifest) -> tuple[Any, ...]:
 
 
 def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None:
-    """Return a number above all ids of a version edited from ``origin``, known without reading ids; None if unknown.
+    """Return a number above all ids of the version ``manifest`` without reading the ids; None if that is impossible.
 
     For a converted dataset, this is the number of inputs, which a conversion numbers from 0 on. For a copy of joined
-    datasets, this is ``ids_end`` in the counts.
+    datasets, this is ``ids_end`` in the counts of version ``origin``, from which the version was edited.
     """
     provenance = manifest.provenance
     if provenance.get("verb") != "concat" and "inputs" in provenance:

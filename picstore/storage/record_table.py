@@ -27,10 +27,10 @@ FACTS = np.dtype(  # facts about a record from its index entry, 26 bytes
         ("height", "<u2"),
         ("bytes", "<u4"),
         ("sampling", "u1"),
-        ("encode_path", "u1"),  # all flags of the index entry; bits 2 and 3 are the encode path
+        ("encode_path", "u1"),  # Copy of the index entry's flags; only bits 2 and 3, the encode path, are used.
     ]
 )
-# Fields of FACTS whose value is in a differently named field of an index entry, and that field's name.
+# Names of the index entry's fields from which FACTS' fields with other names are taken.
 _SOURCES = {"bytes": "length", "encode_path": "flags"}
 
 

@@ -63,7 +63,7 @@ class ReferencesRoot:
         return file
 
     def leads_out(self, path: str) -> bool:
-        """Return whether the root is confined, and a file's path leads out of it through a symbolic link."""
+        """Return whether a symbolic link leads a file's path out of this root; always False if it is not confined."""
         return self.confined and isinstance(self.folder, Folder) and not _lies_in(path, str(self.folder))
 
 
@@ -122,7 +122,7 @@ def _lies_in(path: str, folder: str) -> bool:
 
 
 def indexed_folder(where: Where) -> tuple[Location, ...]:
-    """Return (folder,), the folder of a local index's images, if the index states its absolute path or URL; else ()."""
+    """Return the folder of a local index's images as a tuple; () if the index states neither absolute path nor URL."""
     location = locate(where)
     if not isinstance(location, Folder) or not (location / MANIFEST).is_file():
         return ()
@@ -168,7 +168,7 @@ def _key(manifest: Manifest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Blob:
-    """Image or attachment to read for record ``number``; ``begin`` is its offset in the payload, all blobs joined."""
+    """Image or attachment to read for record ``number``, to offset ``begin`` of the payload (all blobs joined)."""
 
     number: int
     begin: int

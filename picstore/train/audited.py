@@ -31,7 +31,7 @@ _SPARSE = 4  # If at most a fourth of the containers have records to look up, on
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """Samples that all ranks of a training drew before a state; the methods compute them as arrays.
+    """Samples that all ranks drew before a training's state was saved; the methods compute them as arrays.
 
     A step is a global batch: the batches of one step on all ranks. Steps are numbered from 0 through all epochs.
 
@@ -98,10 +98,9 @@ class Audit:
         """Return the samples of the steps from ``first`` to ``stop`` - 1, by default of all steps before the state.
 
         Returns:
-            A structured array (n,), sorted by step, rank and slot, with the int64 fields ``step``; ``rank``; ``slot``,
-            the index in the rank's batch; ``source``, the index in :attr:`datasets`; ``epoch``, the source's epoch;
-            ``position``, with which ``datasets[source][position]`` is the record; and ``id``, which is −1 for a damaged
-            record.
+            A structured array (n,) of int64 fields, sorted by the first three: ``step``; ``rank``; ``slot``, the index
+            in the rank's batch; ``source``, the index in :attr:`datasets`; ``epoch`` of the source; ``position`` of the
+            record in its dataset, ``datasets[source][position]``; and ``id``, −1 for a damaged record.
         """
         return np.concatenate([np.zeros(0, _SAMPLE), *self.parts(first, stop)])
 
@@ -119,7 +118,7 @@ class Audit:
         return self._drawn.counts(*self._bounds(first, stop))
 
     def unseen(self, *, source: int = 0) -> I64:
-        """Return the ids of a dataset's records that no step before the state drew."""
+        """Return the ids of those records of a dataset that the training had not drawn when its state was saved."""
         unseen: I64 = self.ids(source)[self.counts(source=source) == 0]
         return unseen
 
@@ -176,7 +175,7 @@ class Audit:
         return first, last
 
     def positions(self, ids: I64, *, source: int = 0) -> I64:
-        """Return the position of each id in a dataset as the training had it; −1 for an id that the dataset lacks."""
+        """Return the position of each id in the version of a dataset that the training read; −1 if it is not there."""
         dataset = self.datasets[source]
         stored, found = _find(dataset.containers.ids(), ids)
         places = np.where(dataset.live.marks(), np.cumsum(dataset.live.marks()) - 1, -1)

@@ -75,7 +75,7 @@ class Batch:
 
     @classmethod
     def from_host(cls, host: HostBatch, images: list[Any], groups: Sequence[GroupSpec]) -> Batch:
-        """Build a batch from image tensors, by group of views, and from the other arrays of ``host``, not copied."""
+        """Build a batch from image tensors by group of views, and from the other arrays of ``host``, without a copy."""
         targets: list[Any] | None = None
         if host.targets is not None:
             targets = [
@@ -116,7 +116,7 @@ class Batch:
         return 2
 
     def __getitem__(self, key: Any) -> Any:
-        """Return an item or a slice of the pair (images, labels), or the field ``key`` of :meth:`asdict`."""
+        """Return an item or a slice of the pair (images, labels), or the field of :meth:`asdict` called ``key``."""
         if isinstance(key, slice):
             return (self.images, self.labels)[key]
         if isinstance(key, str):

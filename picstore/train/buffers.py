@@ -148,7 +148,7 @@ class BufferPool:
     """Pool of memory blocks; a block is reused as soon as no array refers to its memory.
 
     With malloc, memory that several threads allocate and free in turn grows to one and a half times the memory in use
-    (93 MiB for 64 MiB), and fresh pages for each container make reading six times slower than a copy of the container.
+    (93 MiB for 64 MiB). Reading each container into new pages takes six times as long as copying the container.
     At most ``max_free`` free blocks are kept; the number may be changed at any time.
     """
 
@@ -199,12 +199,12 @@ class BufferPools:
 
     @classmethod
     def for_batches(cls, *, mapped: bool) -> BufferPools:
-        """Return pools whose blocks for batches, if ``mapped``, are in mapped memory, which CUDA can page-lock."""
+        """Return pools; if ``mapped`` is true, batches lie in mapped memory, which CUDA can page-lock."""
         return cls(batches=BufferPool(KEPT_BATCHES, allocate=allocate_mapped)) if mapped else cls()
 
 
 class ThreadBuffer(threading.local):
-    """Buffer that each thread has of its own and reuses: fresh pages for each image would take 1/5 of the decoding."""
+    """Buffer that each thread has of its own and reuses. New memory per image would take 1/5 of the decoding time."""
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, dtype=np.uint8)

@@ -27,7 +27,7 @@ KeptColumns = dict[NpyFile, Column]
 
 
 class EditFiles:
-    """Edits of one version of a dataset: reads their files, and builds the edits of the next version; immutable.
+    """Immutable edits of one version of a dataset. Methods read their files, and build the edits of the next version.
 
     Args:
         root: folder of the dataset.

@@ -124,8 +124,8 @@ def _zero_byte_operators() -> U32:
 def masked(crc: int) -> int:
     """Mask a CRC, by rotating it and adding a constant, before it is stored among bytes that have a CRC themselves.
 
-    All byte strings of one length that end in their plain CRC have the same CRC. So would all tables of one length with
-    plain CRCs at the ends of entries, and a table's CRC would detect nothing. See: Snappy framing format, section 3.
+    All byte strings of one length that end in their plain CRC have the same CRC. If table entries ended in plain CRCs,
+    all tables of one length would have the same CRC, which would detect nothing. See: Snappy framing format, section 3.
     """
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 

@@ -93,7 +93,7 @@ class Container:
         return len(self.index)
 
     def addresses(self) -> tuple[int, int]:
-        """Return the addresses of ``buffer`` and ``segment_table`` for kernels; 0 if the table is damaged or empty."""
+        """Return for kernels the address of ``buffer``, and that of ``segment_table``, 0 if it is damaged or empty."""
         # The addresses are kept, because every batch needs them, and NumPy takes 2 µs to return them.
         if self._addresses is None:
             table = self.segment_table
@@ -176,7 +176,7 @@ class Container:
             lengths = np.array([len(piece) for piece in pieces])
             moved = np.cumsum(lengths) - lengths - index["segment_first"]
             table = np.concatenate(pieces)
-            # As uint32, a negative distance d becomes 2**32 + d; the sum is right, because 2**32 overflows.
+            # As uint32, a negative distance d becomes 2**32 + d; the sum is right, because it is modulo 2**32.
             index["segment_first"] += moved.astype(np.uint32)
             held["segment_first"] += moved.astype(np.uint32)
         extracted = replace(

@@ -115,7 +115,7 @@ def _index(
 
 
 def _starts(lengths: Array) -> I64:
-    """Return the distance from the first of n adjacent items, such as images, to each item, given their lengths."""
+    """Return the offset of each of n adjacent items, such as images, from the first item, given the items' lengths."""
     ends = np.cumsum(lengths, dtype=np.int64)
     return ends - lengths
 
@@ -127,8 +127,8 @@ def _seal(table: Table) -> None:
 class FileWriter(AbstractContextManager["FileWriter"]):
     """Writer of one file of a stream; ``close`` publishes the file, and a ``with`` block without ``close`` discards it.
 
-    Records are kept in memory until they fill a container of ``container_size`` bytes; a record that exceeds this size
-    ends its container immediately. Not thread-safe. ``fields`` names the attachments.
+    Records are kept in memory until they fill a container of ``container_size`` bytes. A record that alone exceeds this
+    size is immediately written as a container of its own. Not thread-safe. ``fields`` names the attachments.
     """
 
     def __init__(self, root: Where, *, stream: int, file: int, container_size: int, fields: Sequence[str] = ()) -> None:

@@ -24,7 +24,8 @@ EDITED_VERSION = 2
 REFERENCES_VERSION = 3
 # First release of picstore that reads each format version.
 READ_BY = {FORMAT_VERSION: "0.1.0", EDITED_VERSION: "0.1.0", REFERENCES_VERSION: "0.1.0"}
-# Bytes of each structure with a magic number and a CRC: headers of files, containers, index and counts; file trailer.
+# Bytes of each structure with a magic number and a CRC: the trailer of a file, and the headers of a file, a container,
+# the index and the counts.
 SEALED = 64
 # Alignment of containers in bytes: a whole page and file-system block, so that direct I/O is possible.
 ALIGNMENT = 4096
@@ -47,13 +48,13 @@ COUNTS_MAGIC = b"PICCOUNT"
 SAMPLINGS = ("", "grey", "444", "422", "440", "420")  # chroma subsamplings, by code in an index entry
 # Width and height in pixels of a JPEG's MCU, by index in SAMPLINGS (T.81, A.2); (0, 0) for other subsamplings.
 MCU_SIZES = ((0, 0), (8, 8), (8, 8), (16, 8), (8, 16), (16, 16))
-# Flag of an index entry: in the segment table, CRCs of the image's rows of restart tiles follow its segment lengths.
+# Flag of an index entry: row checksums follow the record's segment lengths in the segment table.
 ROW_CRCS = 1
 # Flag of an index entry: the image is not an upright JPEG, but a file of any format, decoded as ``convert`` does.
 FOREIGN = 2
 # Flag of an index entry: entry points follow the record's segment lengths and row checksums in the segment table.
 ENTRY_POINTS = 16
-# Position of the lower of two bits in an index entry's flags, which together are an index into ENCODE_PATHS.
+# Two adjacent bits of an index entry's flags are an index into ENCODE_PATHS; this is the position of the lower bit.
 ENCODE_PATH_SHIFT = 2
 # Ways in which a conversion made the stored image; "" means unknown.
 ENCODE_PATHS = ("", "lossless", "reencoded", "")
@@ -300,7 +301,7 @@ def check_version(
 ) -> None:
     """Raise UnsupportedVersion if the format version of ``file`` is not in ``known``.
 
-    ``read_by``, the first release of picstore that reads ``version`` according to the file, is part of the message.
+    ``read_by`` is what the file states as the first release of picstore that reads it, for the message.
     """
     if version not in known:
         named = isinstance(read_by, str) and re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", read_by)

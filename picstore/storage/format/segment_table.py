@@ -118,7 +118,8 @@ class FoundRows:
     """Byte ranges and checksums of the requested tile rows of n images.
 
     Attributes:
-        there: bool (n,), False for images without row checksums or requested rows; their other values are meaningless.
+        there: bool (n,), False for images that have no row checksums or of which no row is requested; the values of
+            ``begins``, ``ends`` and ``crcs`` for such images are meaningless.
         begins, ends: int64 (n,), offsets in the JPEG where the first requested row begins and the last one ends.
         crcs: uint32 (n,), CRC-32C of the header followed by the requested rows.
     """

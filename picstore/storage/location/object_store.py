@@ -34,7 +34,7 @@ from picstore.storage.location.s3_listing import Page, is_odd, list_s3
 
 # Size in bytes of a part of a multipart upload. S3 allows 10,000 parts, so an object can have 78 GiB.
 PART_SIZE = 8 << 20
-# Number of parts of an object to send concurrently. `convert` writes 16 objects per worker: parts of 16 × 2 × 8 MiB.
+# Number of parts of an object to send concurrently; with 16 objects, a worker of `convert` holds 256 MiB of parts.
 _CONCURRENT_PARTS = 2
 # Largest size in bytes of an object that is written conditionally, such as a manifest or a job.
 _MAX_CONDITIONAL = 1 << 30
@@ -275,11 +275,12 @@ class Bucket(RemoteFile, WritableLocation):
         return self._put_if(data, {name: value for name, value in version.items() if value is not None})
 
     def _put_if(self, data: bytes, mode: Any) -> bool:
-        """Write the object if obstore's condition ``mode`` is met; return whether its content is then ``data``."""
+        """Write the object if obstore's condition ``mode`` is met; return whether the object now holds ``data``."""
         try:
             self._ask(lambda client: library().put(client, self.key, data, mode=mode))
         except ConditionFailed:
-            # If only the answer to the first request was lost, the repeated request fails: the object holds ``data``.
+            # If the first request succeeded but its answer was lost, the repeated request fails. Then the object holds
+            # ``data``, which counts as success.
             with contextlib.suppress(NotADataset):
                 return self.read_all(_MAX_CONDITIONAL) == data
             return False

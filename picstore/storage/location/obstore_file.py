@@ -313,7 +313,7 @@ class ConditionFailed(PicstoreError):
 
 
 def retries(*, patient: bool) -> Retries:
-    """Return the rule of retries: at most 10 within seconds, or, if ``patient``, for 3 minutes, so a store may restart.
+    """Return the rule of retries: 10 retries, or, if ``patient``, retries for 3 minutes, in which a store may restart.
 
     The first requests of a command are not patient, so that a wrong setting fails soon.
     """

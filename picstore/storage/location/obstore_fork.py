@@ -70,7 +70,7 @@ def _replace_compiled(file: Path) -> None:
 
 @contextlib.contextmanager
 def _copied(file: Path) -> Iterator[str]:
-    """Yield the path of a copy of a file, in memory if possible, as temporary folders may forbid loading code."""
+    """Yield the path of a copy of a file; in memory if possible, because a temporary folder may be mounted noexec."""
     if not hasattr(os, "memfd_create"):
         with tempfile.NamedTemporaryFile(suffix=file.suffix) as copy:
             copy.write(file.read_bytes())

@@ -18,7 +18,7 @@ def require_apart(destination: Where, sources: Iterable[Where], *, may_be_equal:
     If a dataset lay in a folder of images, the folder's next conversion would take the dataset for a class, which would
     change the labels of all classes that sort after it. Local folders are compared by device and inode too, which finds
     the same folder behind links, ``..``, bind mounts and other spellings on a case-insensitive file system. A source
-    includes the folders to which links directly in it lead. ``may_be_equal`` allows a source itself as destination.
+    includes the folders to which links in its top level lead. ``may_be_equal`` allows a source itself as destination.
     """
     out = locate(destination)
     for source in map(locate, sources):
@@ -66,7 +66,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _linked_folders(source: Location) -> Iterator[Location]:
-    """Yield the folders to which links directly in a local source lead, such as class folders stored elsewhere."""
+    """Yield the folders to which links in a local source's top level lead, such as class folders stored elsewhere."""
     if isinstance(source, Folder) and source.is_folder():
         with os.scandir(source.path) as found:
             yield from (Folder(Path(entry.path)) for entry in found if entry.is_symlink() and Path(entry.path).is_dir())

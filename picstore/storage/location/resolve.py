@@ -57,8 +57,8 @@ def file_name(stream: int, file: int) -> str:
 def locate(where: Where) -> Location:
     """Resolve a path, or a URL such as ``s3://bucket/train``, ``https://…`` or ``hf://datasets/…``, to a location.
 
-    Raise UsageError if ``where`` is neither, the URL is malformed or its scheme is unknown; raise MissingDependency if
-    the library for the URL is not installed.
+    Raise UsageError if ``where`` is neither a path nor a URL, or if the URL is malformed or has an unknown scheme.
+    Raise MissingDependency if the library for the URL is not installed.
     """
     if isinstance(where, Location):
         return where

@@ -43,13 +43,14 @@ class OutOfRange(PicstoreError):
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Rule of retries after waits: the first wait is ``first`` seconds, all later waits are random.
+    """Rule of retries after waits: the first wait is the shortest, later waits are random.
 
     Attributes:
         most: largest number of retries.
         base: each random wait is at most ``base`` times the previous wait.
         seconds: time in seconds after the first request from which failures are no longer retried.
-        first, longest: smallest and largest wait, in seconds.
+        first: the first wait in seconds; no later wait is shorter.
+        longest: the longest possible wait in seconds.
     """
 
     most: int

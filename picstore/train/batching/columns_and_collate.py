@@ -108,7 +108,7 @@ def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[
 
 
 def _by_group(groups: Any, output: OutputSpec) -> Any:
-    """Return values of groups of views by group name; if the only group has no name, return its views or only view."""
+    """Return values of groups of views by group name; for a group without name, its list of views, or its only view."""
     first = output.groups[0]
     if first.name:
         return {spec.name: values for spec, values in zip(output.groups, groups, strict=True)}

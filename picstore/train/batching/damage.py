@@ -28,7 +28,7 @@ def next_sound(numbers: I64, sound: I64) -> I64:
 
 
 def replace_damaged(batch: HostBatch, problems: Mapping[int, Damage]) -> None:
-    """Copy to each slot (place in the batch) with a problem its source's next sound sample; raise if none is sound."""
+    """Replace samples whose slot has a problem by the next sound sample of the same source; raise if there is none."""
     for slot, replacement in replacements(batch.source, problems).items():
         _copy_sample(batch, replacement, slot)
 
@@ -63,7 +63,7 @@ def _copy_sample(batch: HostBatch, source: int, target: int) -> None:
 class DamageLog:
     """Log of damaged records, each once, and of the first images that a GPU left to the CPU.
 
-    If ``strict`` is set, users of the log stop at any damage.
+    If ``strict`` is set, the code that uses the log raises the first damage instead.
     """
 
     def __init__(self, *, strict: bool) -> None:

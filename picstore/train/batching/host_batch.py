@@ -25,8 +25,8 @@ Images: TypeAlias = "Array | list[Array]"  # (n, 3, H, W) if the transforms fix 
 ViewImages: TypeAlias = "Array | list[list[Array]]"
 GroupTargets: TypeAlias = "list[list[dict[str, Any]]]"  # targets of the n slots, for each view of a group
 
-# Arrays begin at multiples of 128 bytes, the size of a quantization table (64 int16), so that kernels can address a
-# table by its index in memory that holds the arrays of several batches.
+# Arrays begin at multiples of 128 bytes, the size of a quantization table (64 int16). Where several batches lie in one
+# memory, each table thus lies at 128 bytes times an integer, by which kernels address the table.
 _ALIGNMENT = 128
 
 
@@ -68,8 +68,8 @@ class SegmentLayout:
             "codes": ((tables, words.HUFFMAN_BYTES), "uint8"),
             "places": ((tables, 4), "int32"),
             "quantization": ((tables, 64), "int16"),
-            # The arrays above are copied to a GPU as they lie in the block; those named ``images`` of several batches
-            # are first joined on the CPU.
+            # The arrays above are copied to a GPU as they lie in the block. The array ``images`` is first joined on the
+            # CPU with the arrays ``images`` of other batches.
             "images": ((n, words.IMAGE_WORDS), "int64"),
             "tilings": ((n, 6), "int64"),
             "boxes": ((n, 4), "int64"),

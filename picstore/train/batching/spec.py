@@ -43,7 +43,7 @@ class OutputSpec:
     groups: tuple[GroupSpec, ...] = (GroupSpec(),)
     dtype: str = "uint8"  # name of torch's dtype
     channels_last: bool = False  # whether a pixel's values are neighbors in memory
-    targets: tuple[str, ...] = ()  # names of the annotations of images that batches hold
+    targets: tuple[str, ...] = ()  # names of the images' annotations, such as boxes, that a batch holds
     reducing_gap: float | None = None  # the loader's option of that name; None to decode at full size
     form: str = "pixels"  # form of images in CPU memory, a key of ``batch_forms.FORMS``
 
@@ -81,7 +81,7 @@ class OutputSpec:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """NumPy dtype with the size of ``dtype``: the same, or uint16 for 16-bit floats."""
+        """NumPy dtype for images of ``dtype``: the same, except that uint16 holds the bits of 16-bit floats."""
         return np.dtype(_NUMPY_DTYPES[self.dtype])
 
 

@@ -58,7 +58,7 @@ def align_reach(reach: I64, factors: I64) -> I64:
 
 
 def boxes_to_cut(reach: I64, size: I64) -> I64:
-    """Clip the boxes ``Geometry.reach`` that views use to images of ``size`` (n, 2).
+    """Clip boxes of pixels that views use, as in ``Geometry.reach``, to the bounds of images of ``size`` (n, 2).
 
     Return the clipped boxes, int64 (n, 4): left, top, right, bottom. If the output shows only padding, the reach is
     empty, and the clipped box has one pixel.
