@@ -40,7 +40,7 @@ class Report(background.Report):
     Attributes:
         shared, repeated, other_repeated: see :class:`picstore.results.SharedImages`.
         differing: number of all pairs of images whose class names in the two datasets differ.
-        pairs: at most 300 pairs of images: first pairs whose classes differ, then by increasing distance.
+        pairs: at most 300 pairs of images, pairs of different classes before others, each kind by increasing distance.
     """
 
     shared: int = 0

@@ -105,8 +105,8 @@ def find_place(dataset: Dataset, position: int) -> dict[str, Any]:
 
     Returns:
         File, offset, size and CRC-32C of the image; index of the container in the dataset, and of the record in the
-        container; all containers of the file and all images of the container, sorted by offset, in which ``chosen``
-        marks the record's container and image.
+        container; a list of all containers of the file, and a list of all images of the container. Both lists are
+        sorted by offset; in each, ``chosen`` is true for the element that belongs to the record.
     """
     (number,), (k,) = (each.tolist() for each in dataset.live.find(np.array([position])))
     container = dataset.containers.index(number)

@@ -28,7 +28,7 @@ DEFAULT_RECIPE = "torchvision_resnet50_v2"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """Images that transforms made: of each a description for the page and pixels, uint8 (h, w, 3); and facts on all."""
+    """Images that transforms made: a description of each, its pixels as uint8 (h, w, 3), and facts about all images."""
 
     images: list[dict[str, Any]]
     pixels: list[U8]

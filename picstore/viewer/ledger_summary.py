@@ -72,7 +72,7 @@ def summarize_ledger(dataset: Dataset) -> LedgerSummary:
 
 
 def read_input(folder: Path, name: str) -> Picture:
-    """Read the file of an input, to be shown by the browser, which may decode part of a picture that picstore rejected.
+    """Read the file of an input for the browser. A browser may show a part of a picture that picstore rejected.
 
     Raise UsageError if ``folder`` has no such file; a ledger from elsewhere may name files outside of the folder.
     """

@@ -124,7 +124,7 @@ class Replay:
         return drawn
 
     def steps_of(self, run: Run, position: int, *, first: int, epochs: int) -> list[dict[str, Any]]:
-        """Return, for each epoch, where the run draws a record: rank, step, and slot, the sample's index in its batch.
+        """Return, for each epoch, the places where the run draws a record: rank, step, and slot (index in the batch).
 
         The list of an epoch is empty if the epoch skips the record, and has several places if the epoch repeats it.
         """

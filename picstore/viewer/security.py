@@ -158,7 +158,7 @@ class Connections:
             self._begin_wait(address)
 
     def wrap(self, make: Callable[..., asyncio.Protocol]) -> Callable[..., asyncio.Protocol]:
-        """Return a function that creates protocols as ``make`` does, whose connections this object then counts."""
+        """Return a function that creates protocols by ``make``; this object counts their connections."""
         return lambda *values, **options: _Connection(make(*values, **options), self)
 
     def opened(self, connection: _Connection) -> None:

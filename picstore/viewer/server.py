@@ -207,7 +207,7 @@ def _json_endpoint(session: Session, answer: Answer) -> Endpoint:
 
 
 def _picture_endpoint(session: Session, answer: Callable[[Session, Query], Picture]) -> Endpoint:
-    """Return an endpoint for pictures, which browsers may cache, because the URL, with its token, determines them."""
+    """Return an endpoint for pictures. Browsers may cache them: a URL, with its token, always has one picture."""
     headers = {"etag": f'"{session.dataset.uuid}"', "cache-control": f"private, max-age={_KEPT_SECONDS}"}
 
     def respond(query: Query) -> Response:

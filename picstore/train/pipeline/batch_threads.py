@@ -201,7 +201,7 @@ class Pipeline:
     def _start_filling(self, requested: _RequestedBatch) -> Future[HostBatch]:
         with self._counter.timed("waited_on_disk"):
             containers = self._collect(requested)
-        filler_class = self._filler_class.result()  # Wait for the kernels, which ``gather_records`` needs too.
+        filler_class = self._filler_class.result()  # Wait until kernels are loaded, for ``gather_records`` too.
         sources = self._spec.sources
         limit = self._spec.resources.max_pixels
         records = gather_records(requested.request, containers, sources=sources, max_pixels=limit)
@@ -283,7 +283,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    records: I64  # indices in the container of the records set aside, ascending
+    records: I64  # records that were set aside, as ascending indices in their container
     samples: int  # Number of samples that later batches take of these records; a record may give several samples.
     held: ReadResult
 

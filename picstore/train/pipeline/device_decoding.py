@@ -209,7 +209,7 @@ class DecodeTiles:
         """Decode and augment a batch, waiting for the decoder.
 
         Raises:
-            Damage: an image does not decode, and cannot be replaced or ``strict`` is set.
+            Damage: an image does not decode, and either ``strict`` is set or no image can replace it.
             PicstoreError: the GPU's pixels differ from the CPU's.
         """
         return self.start([host])[0]()

@@ -152,7 +152,7 @@ class LoaderProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether this process may use the child, which it must have started itself and which must still run."""
+        """Whether this process may use the child: the child still runs, and this process, not a parent, started it."""
         return self._finalizer.alive and self._process.poll() is None and self._pid == os.getpid()
 
     def start_sequence(self, share: SequenceShare) -> int:

@@ -53,7 +53,7 @@ class ContainerUse:
     """
 
     size: int
-    lanes: set[int] = field(default_factory=set)  # Lanes that give the batch samples of the container, or are ``done``.
+    lanes: set[int] = field(default_factory=set)  # Lanes with samples in both batch and container, and ``done``.
     done: set[int] = field(default_factory=set)  # Lanes that take no sample from the container after the batch.
     needed: bool = True
 
@@ -171,7 +171,7 @@ class Prefetcher:
         if held is None:
             held = _HeldContainer(Future(), use.size, self._estimate(key, use))
             if self._failed:
-                # After a failed read nothing more is read: the consumer gets the error in place of an earlier batch.
+                # After a failed read nothing more is read: an earlier batch raises the error, and no batch follows it.
                 held.future.cancel()
             else:
                 self._waiting.append((key, held.future))
@@ -185,7 +185,7 @@ class Prefetcher:
         return use.size * self._read_bytes[source] // self._read_sizes[source]
 
     def _join_ending(self) -> None:
-        """Wait until ending readers have ended and freed their containers, which once took twice the budget.
+        """Wait until ending readers have ended: until then they keep containers, once twice the budget in all.
 
         The caller must not hold the lock, because a garbage collection in a reader may need the lock to close this
         prefetcher.
@@ -203,7 +203,7 @@ class Prefetcher:
             self._reading += 1
 
     def _read_waiting(self) -> None:
-        """Read waiting containers until none is left, keeping no reference to any."""
+        """Read waiting containers until none is left; keep no reference to any, so that each can be freed."""
         handed_over = False
         while calls := self._take_waiting(handed_over):
             handed_over = self._read_some(calls)
@@ -254,7 +254,7 @@ class Prefetcher:
     def _count_memory(
         self, calls: Sequence[tuple[ContainerKey, Future[ReadResult]]], results: Sequence[ReadResult]
     ) -> None:
-        """Replace estimates by the memory of containers read; count this reader among those that hand over results."""
+        """Replace estimates of containers' memory by the memory taken; note that this reader will hand over results."""
         with self._changed:
             self._handing_over += 1
             for (key, future), result in zip(calls, results, strict=True):
@@ -267,7 +267,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _end_epochs(self, uses: dict[ContainerKey, ContainerUse]) -> None:
-        """Release containers of epochs before those in ``uses``, in which ``drop_last`` may leave records unread."""
+        """Release containers of epochs before those in ``uses``. Lanes hold them if ``drop_last`` left out records."""
         earliest: dict[int, int] = {}
         for source, epoch, *_ in uses:
             earliest[source] = min(epoch, earliest.get(source, epoch))
@@ -317,7 +317,7 @@ def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> 
 
 
 def _container_lanes(samples: Samples) -> list[tuple[int, int]]:
-    """Return the distinct pairs (container, lane) of the samples that are IN_CONTAINER, in the samples' order."""
+    """Return the distinct pairs (container, lane) of the samples that are read from whole containers, in order."""
     inside = slice(None) if samples.held is None else samples.held == IN_CONTAINER
     container, lane = samples.container[inside], samples.lane[inside]
     _, firsts = np.unique(container * MAX_LANES + lane, return_index=True)

@@ -84,7 +84,7 @@ class WorkerHandle:
 
     @property
     def room(self) -> bool:
-        """Whether the worker can take another task: it is ready, and has no task or only the end of one task left."""
+        """Whether the worker is ready and can take another task: it has none, or one with few batches to request."""
         return self.opening is None and (not self.tasks or (len(self.tasks) == 1 and self.tasks[0].left <= WINDOW))
 
 

@@ -69,7 +69,7 @@ class OwnProcesses:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Number of workers on a Ray cluster, None for all CPUs, and number of ranks that share the cluster."""
+    """Use of a Ray cluster: the number of workers, or None for as many as its CPUs allow; and the number of ranks."""
 
     workers: int | None
     ranks: int
@@ -129,7 +129,7 @@ class PipelineRunner:
 
             pickle_spec(self._spec)  # Raise errors of pickling before anything is started.
         self._open = Closables()  # What ``close`` ends: pipelines, processes, workers, even if an iterator uses them.
-        # Batches started for the next iteration: process id, the position where it begins, and their iterator.
+        # Batches started for the next iteration: process id, position of the first batch, and iterator over them.
         self._begun: tuple[int, tuple[int, int], Delivery] | None = None
 
     @property

@@ -97,7 +97,7 @@ class AheadStage:
         self._pool = ThreadPool(3 + (STREAMS if make.together == 1 else 0), "device")
         self._changed = threading.Condition()  # Guards ``_received``, ``_ahead``, ``_begun`` and ``_closed``.
         self._received: deque[HostBatch | BaseException | None] = deque()
-        # Numbers of batches that the consumer has not taken: those requested from the source, and those started.
+        # Batches that the consumer has not taken: ``_ahead`` were requested; of these, ``_begun`` were started.
         self._ahead = self._begun = 0
         self._closed = False
         self._started: SimpleQueue[tuple[Finish, torch.cuda.Stream | None] | None] = SimpleQueue()

@@ -156,8 +156,8 @@ class RandomChannelPermutation(ColorTransform):
 class RandomPhotometricDistort(ColorTransform):
     """Change brightness, contrast, saturation, hue and the order of channels (Liu et al., "SSD", ECCV 2016).
 
-    Each change has probability ``p``. Contrast comes right after brightness or after hue, with equal probability, even
-    if that change is left out. Uses 11 random numbers.
+    Each change has probability ``p``. The order is brightness, saturation, hue, channels; contrast is inserted after
+    brightness or after hue, with equal probability. Uses 11 random numbers.
 
     Args:
         brightness, contrast, saturation: minimum and maximum factor.

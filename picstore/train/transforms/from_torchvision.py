@@ -134,7 +134,7 @@ class Steps:
         self._called = self._called or not (hasattr(step, "fixes_size") or isinstance(step, ColorTransform))
 
     def _translate(self, transform: Any, name: str = "") -> None:
-        """Add the counterpart of ``transform`` to the steps; for one of timm, ``name`` is torchvision's class."""
+        """Add the counterpart of ``transform`` to the steps. For a transform of timm, ``name`` names torchvision's."""
         name = name or type(transform).__name__
         if name == "Compose":
             self.read(list(transform.transforms))

@@ -169,7 +169,7 @@ class Geometry:
 
     @cached_property
     def shrink(self) -> F64:
-        """float64 (n,): minimum number of source pixels per output pixel, along the source's or output's x or y."""
+        """float64 (n,): source pixels per output pixel, the least along x and y of the source and of the output."""
         along = vector_length(self.matrix[:, 0, :2], self.matrix[:, 1, :2])
         shrink: F64 = np.minimum(self.scale, along).min(axis=1)
         return shrink

@@ -22,7 +22,7 @@ class BatchTransform(Value, ABC):
     """Step on the images (N, 3, H, W) and labels of a batch; the base of :class:`MixUp` and :class:`CutMix`.
 
     Attributes:
-        needs_floats: whether the step needs images of floats, because it averages images and bytes would be rounded.
+        needs_floats: whether the images must be floats. A step that averages needs floats; bytes would be rounded.
     """
 
     needs_floats = False

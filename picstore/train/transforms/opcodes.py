@@ -50,7 +50,7 @@ FILL = 9
 LEAST_SIGMA = 1e-3  # minimum standard deviation of a blur in pixels
 
 # Interpolations, values of the operand SAMPLING. BILINEAR is torchvision's, which blends pixels at the image's border
-# with the fill. Pillow's repeat the border, and an output pixel whose center lies outside of the image is fill.
+# with the fill. Pillow's do not blend: an output pixel is fill only if its center lies outside of the image.
 NEAREST = 0
 BILINEAR = 1
 PILLOW_BILINEAR = 2

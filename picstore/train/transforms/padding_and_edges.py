@@ -23,9 +23,10 @@ BORDERS = {"constant": CONSTANT, "edge": EDGE, "reflect": REFLECT, "symmetric": 
 
 
 def border_indices(low: int, high: int, extent: int, border: int) -> I64:
-    """Return which of a line's ``extent`` pixels its padded copy shows at positions ``low`` … ``high`` − 1: indices.
+    """Return, for each position from ``low`` to ``high`` − 1 of a padded line, the index of the pixel shown there.
 
-    REFLECT mirrors at the middle of the first or last pixel, SYMMETRIC at that pixel's outer edge.
+    The line has ``extent`` pixels, from position 0. REFLECT mirrors at the middle of the first or last pixel, SYMMETRIC
+    at that pixel's outer edge.
     """
     indices = np.arange(low, high, dtype=np.int64)
     if border == EDGE or extent == 1:
@@ -36,7 +37,7 @@ def border_indices(low: int, high: int, extent: int, border: int) -> I64:
 
 
 def mirrored_reach(low: I64, high: I64, extent: I64) -> tuple[I64, I64]:
-    """Return start and end of the image pixels that padded lines show at ``low`` … ``high`` − 1, in any mode."""
+    """Return start and end of the pixels that padded lines show at ``low`` … ``high`` − 1 for any padding mode."""
     first = np.where(high > extent, np.minimum(low, 2 * extent - high - 1), low)
     last = np.where(low < 0, np.maximum(high, 1 - low), high)
     return np.clip(first, 0, extent - 1), np.clip(last, 1, extent)

@@ -26,7 +26,7 @@ from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 # A level, on which arguments of operations depend, is magnitude / 10. The maximum magnitude is also 10, unless the
 # configuration has a section "mmax".
 _DENOMINATOR = 10.0
-_UNIFORM = 100.0  # For a section "mstd" above it, magnitudes are uniform from 0 to "m" instead of normal around "m".
+_UNIFORM = 100.0  # If the section "mstd" is above 100, magnitudes are uniform from 0 to "m", not normal around "m".
 _MAX_STEPS = 100  # maximum of a configuration's sections "n" and "d" (numbers of operations) and "w" (number of chains)
 # By timm's name of a policy: the policy, and its key in LEVELS for "Posterize", whose levels differ between policies.
 _POLICIES = {
@@ -273,7 +273,7 @@ class TimmAutoAugment(ColorTransform):
         return ColorProgram.chain(steps)
 
     def _step(self, names: I64, magnitude: Any, chance: Any, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Return a program that applies operation ``names`` (index in ``NAMES``) with probability ``chance``."""
+        """Return a program that applies one operation to each image, given its index in ``NAMES``, by ``chance``."""
         applied, radius, turn, sign, which = random.uniform(5).T
         deviation = self._values["mstd"]
         if deviation == math.inf:
