@@ -60,7 +60,7 @@ LIMITS = {
     "scale.md": 840,
     "security.md": 1620,
     "shapes.md": 610,
-    "sources.md": 1940,
+    "sources.md": 1960,
     "targets.md": 710,
     "training.md": 1210,
     "transforms.md": 1190,
