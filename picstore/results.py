@@ -475,7 +475,7 @@ class DupesResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmResult(Result):
-    """Result of ``warm``: number of kernels compiled now and before, duration in seconds, and the kernels' folder."""
+    """Result of ``warm``: numbers of kernels compiled by it and before it, duration in seconds, and kernels' folder."""
 
     compiled: int
     cached: int

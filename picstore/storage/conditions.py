@@ -146,7 +146,7 @@ class Condition:
         return nodes[0]["select_list"][0]
 
     def _check(self, node: dict[str, Any]) -> None:
-        """Raise UsageError if a syntax tree's node is not allowed; add a column that the node names to ``columns``."""
+        """Raise UsageError if a syntax tree's node is not allowed; if it names a column, add this to ``columns``."""
         kind = node["class"]
         if kind not in _KINDS:
             self._refuse(f"a {kind.lower()} is not an expression over a record's columns")

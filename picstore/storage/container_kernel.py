@@ -72,7 +72,7 @@ def read_and_check(paths, starts, places, rows, fields, crc):
 
 @device_function
 def _read(path, at, row):
-    """Read the container of the index row at address ``row`` to address ``at``; return the number of bytes read."""
+    """Read a container to address ``at``, given the address ``row`` of its index row; return the number of bytes."""
     size, offset = _u32(row + 16), np.int64(load_native_u64(np.uint64(row + 8)))
     file = open_file(np.uintp(path), _FLAGS)
     if file < 0:

@@ -32,7 +32,8 @@ from picstore.storage.references import ReferencesRoot, open_references, read_re
 if TYPE_CHECKING:
     from picstore.storage.container_kernel import SoundReader
 
-# Bytes of containers without payload (header and tables) to keep in memory; each has 10 kB and takes 0.26 ms to read.
+# Number of bytes of containers' headers and tables to keep in memory. Those of a container have 10 kB, and reading them
+# takes 0.26 ms.
 _CACHED_BYTES = 32 << 20
 _KEPT_EXTRAS = 4 << 20  # largest number of bytes of decompressed extras to keep with a container's index
 # Largest number of records that the index may state beyond the ends of files. Readers have arrays with an element per
@@ -120,7 +121,7 @@ class ContainerReader:
         return self.root, stream, self._shift or NO_SHIFT
 
     def container_ref(self, number: int) -> ContainerRef:
-        """Return the position of container ``number`` in stored order: its file and its place in the file."""
+        """Return the file of container ``number`` (index in stored order), and the container's place in the file."""
         row = self.rows[number]
         stream, file = int(row["stream"]), int(row["file"])
         name = file_name(stream, file) if self._shift is None else str(self._file(number))

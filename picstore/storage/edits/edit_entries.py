@@ -59,7 +59,7 @@ def own_edits_folder(root: WritableLocation) -> WritableLocation:
 
 
 def write_npy_file(root: WritableLocation, npy_file: NpyFile, raw: bytes) -> None:
-    """Write a .npy file unless a file of its name and size exists, whose bytes are the same, as names are hashes."""
+    """Write a .npy file; if a file of its name and size exists, do nothing, because its name is a hash of its bytes."""
     own_edits_folder(root)
     target = root / npy_file.file
     if not target.is_file() or target.size() != npy_file.bytes:

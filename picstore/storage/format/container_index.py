@@ -22,7 +22,7 @@ _TAIL_SIZE = 4096  # bytes to read first from a file's end; enough for the trail
 
 @dataclass(frozen=True, slots=True)
 class FileSummary:
-    """Facts about a file of containers, ``size`` in bytes; ``footer`` is FOOTER_ROW (containers,), ``crc`` its CRC."""
+    """Facts about a file of containers: ``size`` in bytes, ``footer``, FOOTER_ROW (containers,), and its ``crc``."""
 
     stream: int
     file: int

@@ -287,7 +287,7 @@ class CountsHeader(_Sealed):
 
 
 def check_rows(rows: Table, *, file: str) -> None:
-    """Raise Corrupt if a row of a footer or index describes a container that is impossible, such as too large."""
+    """Raise Corrupt if a row of a footer or index describes an impossible container, such as one that is too large."""
     bad = (rows["size"] > MAX_CONTAINER) | (rows["size"] < ALIGNMENT) | (rows["size"] % ALIGNMENT != 0)
     bad |= (rows["offset"] < ALIGNMENT) | (rows["offset"] > MAX_FILE) | (rows["offset"] % ALIGNMENT != 0)
     bad |= (rows["records"] == 0) | (rows["records"] > MAX_RECORDS) | (rows["referenced"] > MAX_CONTAINER)

@@ -244,7 +244,7 @@ def check_form(blob: bytes | memoryview, spec: MapSpec, width: int, height: int)
 
 
 def map_problem(name: str, blob: bytes | memoryview, spec: MapSpec, size: tuple[int, int]) -> str:
-    """Return a message if a stored map is damaged, or not of ``spec`` and ``size`` (width, height), else ""."""
+    """Return a message if a stored map is damaged or contradicts ``spec`` or ``size`` (width, height), else ""."""
     try:
         check_form(blob, spec, *size)
         decode_map(blob)
@@ -300,7 +300,7 @@ def _decode_png(blob: bytes, span: tuple[int, int]) -> Array:
 
 
 def _png_of_rows(blob: bytes, rows: int) -> bytes:
-    """Return a PNG of the first ``rows`` rows of a PNG: the same compressed pixels after a header with that height."""
+    """Return a PNG of the first ``rows`` rows of a PNG: the same compressed pixels, a header with that height."""
     header = blob[12:20] + struct.pack(">I", rows) + blob[24:29]
     parts = [blob[:12], header, struct.pack(">I", zlib.crc32(header))]
     at = 33
@@ -317,7 +317,7 @@ _FORMS: tuple[Form, ...] = ("scaled", "valid")
 
 
 def split_target(name: str) -> tuple[str, Form]:
-    """Split a target such as ``map:depth:scaled`` into an attachment's name and a form, here "scaled"."""
+    """Split a target such as ``map:depth:scaled`` into an attachment's name and the form of its values ("scaled")."""
     for form in _FORMS:
         if name.startswith(PREFIX) and name.endswith(f":{form}"):
             return name.removesuffix(f":{form}"), form

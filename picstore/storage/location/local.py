@@ -26,7 +26,7 @@ from picstore.storage.location.abstract_location import (
 from picstore.storage.location.atomic_file import AtomicFile, make_folder, partial_path, sync_folder
 from picstore.storage.location.regular_file import NotRegular, is_folder, open_regular
 
-_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)  # errors of paths where no file can be
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)  # errors that mean that no file is there
 _LOCK_POLL = 0.01  # seconds between attempts to lock a file
 
 
@@ -249,7 +249,7 @@ class Folder(WritableLocation):
             os.close(descriptor)
 
     def _flock(self, descriptor: int, busy: str, deadline: float) -> None:
-        """Lock an open file; raise UsageError(busy) if another process still locks it at ``deadline`` (monotonic)."""
+        """Lock an open file; raise UsageError(busy) if another process has the lock until ``deadline`` (monotonic)."""
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
