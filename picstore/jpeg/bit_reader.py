@@ -71,7 +71,7 @@ def _copy_step(memory: VectorMemory, source: Any, target: Any) -> Any:
 
 @inlined
 def _copy_plain(source, target, size, readable):
-    """Copy bytes up to the first 0xFF; without 0xFF, ``size`` to ``size`` + _STEP - 1 bytes. Return the number."""
+    """Copy the bytes before the first 0xFF; without 0xFF, ``size`` to ``size`` + _STEP - 1 bytes. Return the number."""
     count = 0
     while count < size:
         if count + _STEP <= readable:
@@ -100,7 +100,7 @@ def unstuff(address, size, start, flat, segments):
 
     Returns:
         Three integers: the number of segments, or a negative code of damage; the number of bytes in ``flat``; and the
-        offset of the marker that ends the data, or of the fill bytes before the marker, or the end of the JPEG.
+        offset at which the data ends: at a marker, at fill bytes before a marker, or at the end of the JPEG.
     """
     source, n = array_at(address, size, np.uint8), size
     offset = start

@@ -18,7 +18,7 @@ from picstore.kernels.jit import array_at, device_function, inlined, kernel, loa
 # next note to write (see POSITION_SHIFT). Numbers of blocks: PER_MCU, PER_SEGMENT, and LEFT, those not yet read.
 DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_SEGMENT, LEFT = range(11)
 # Further columns of a scan's row, which the kernel fills. DAMAGE: negative code of damage, or 0. UNTIL: number of
-# blocks of the segment not yet read. LIMIT: offset in the data, in bits, of the segment's end. PLANS: first column of
+# blocks left in the segment. LIMIT: offset in the data, in bits, of the segment's end. PLANS: first column of
 # the plans; a plan names the tables to read one block of an MCU.
 DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
 # Fields of a plan, six columns of a scan's row that describe how to read one block of an MCU and begin the next block.
@@ -128,7 +128,7 @@ def _read_ac(plan, accumulator, k):
 
     Returns:
         The number of bits of code and value together, 0 if damaged; and the index of the next coefficient, 64 at the
-        end of the block, 0 if there is no code.
+        end of the block. (0, 0) if no code begins here.
     """
     row = _row(plan)
     length, symbol = _look_up_code(accumulator, _load(plan, AC_NUMBER), row)

@@ -266,8 +266,8 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
 def tile_row_ranges(lengths, header, per_row, tiles):
     """Return the offsets in the stream at which each row of some tiles begins, and those at which each row ends.
 
-    ``tiles`` has the tiles' indices: left, top, and last + 1 to the right and at the bottom. ``lengths`` are those of
-    all segments, of which an image has ``per_row`` in a row of tiles; ``header`` is the offset of the first segment.
+    ``tiles`` are the tiles' indices, left, top, right and bottom; right and bottom are the last + 1. ``lengths`` are
+    those of all segments, of which a row of tiles has ``per_row``; ``header`` is the offset of the first segment.
     """
     left, top, right, bottom = tiles
     begins, ends = np.empty(bottom - top, np.int64), np.empty(bottom - top, np.int64)

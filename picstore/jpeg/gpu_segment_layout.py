@@ -47,7 +47,7 @@ HUFFMAN_BYTES = 16 + 256  # bytes of a Huffman table: number of codes of each le
 # kind of entry is max(next LOOKUP_BITS bits, next 16 bits - bias).
 LOOKUP_BITS = 9
 BIAS = (1 << (16 - LOOKUP_BITS)) - 1
-# Tables begin at multiples of this number of entries. An image's words DC and AC are first entry / UNIT << 16 | bias.
+# Tables begin at multiples of UNIT entries. An image's words DC and AC are (first entry / UNIT) << 16 | bias.
 UNIT = 64
 
 # Fields of a lookup-table entry, one byte each: number of bits of code and value; at SIZE_SHIFT, number of bits of the

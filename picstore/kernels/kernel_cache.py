@@ -35,7 +35,7 @@ _HEADER = b"picstore kernel 1\n"
 _MAX_BYTES = 1 << 26
 # Number of older files of each kernel to keep, because machines, or versions of picstore, may share a folder.
 _KEPT = 8
-# Age in seconds from which on a file that is not completely written counts as left behind by a killed process.
+# Files that are not completely written count as left behind by a killed process once they are this old, in seconds.
 _PARTIAL_SECONDS = 3600
 _ROOT = Path(__file__).parents[2]
 # numba's options that change the machine code; the environment names them NUMBA_OPT and so on.

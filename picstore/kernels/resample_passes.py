@@ -26,7 +26,7 @@ COLUMN = 3 * BLOCK
 # Number of samples (levels of a channel) of a row that the vertical pass computes at a time.
 _SAMPLES = 64
 
-# Types to which kernels cast integers, because numba's constants are int64, of which a CPU's vector holds fewer.
+# Types to which kernels cast integers, because numba's constants are int64, and a CPU's vector holds fewer int64.
 _i16, _i32, _u64 = np.int16, np.int32, np.uint64
 # Number to add to sums of the vertical pass, which have 14 fractional bits, to round them to 6 fractional bits.
 _HALF_ROW = 1 << 7
@@ -110,7 +110,7 @@ def add_fill(line, fill, missing):
 
 @vector_function(3)
 def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) -> None:
-    """Transpose 16 pixels of each of 8 rows, int16, ``stride`` bytes apart, to 8 neighboring rows of 16 columns."""
+    """Write 16 pixels, int16, of each of 8 rows, which begin ``stride`` bytes apart, to 16 columns of a block."""
     for third in range(3):
         starts = [memory.offset(memory.offset(lines, stride, k), 32 * third) for k in range(GROUP)]
         rows = [memory.load(start, 16, 16) for start in starts]
@@ -169,8 +169,8 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
 def sum_output_columns(columns, axis, taps, flip, fill, total, block):
     """Compute all output columns of a block, uint8, as weighted sums of the source columns (horizontal pass).
 
-    ``axis`` has first source columns, weights and missing weights, as ``axis_weights`` returns them; ``taps`` is the
-    largest number of source columns; ``total`` is memory to work in.
+    ``axis`` has each output column's first source column, weights and missing weight, as ``axis_weights`` returns them.
+    ``taps`` is the largest number of source columns of an output column; ``total`` is memory to work in.
     """
     first, weights, missing = axis
     source, target, begin = _u64(columns.ctypes.data), _u64(block.ctypes.data), _u64(total.ctypes.data)

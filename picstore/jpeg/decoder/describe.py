@@ -20,7 +20,7 @@ from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT
 from picstore.kernels.jit import array_at, copy_bytes, device_function, inlined, kernel
 from picstore.kernels.simd import load_byte
 
-# Spare bytes for a stream: up to 7, because streams begin at multiples of 8, and 8 that the GPU reads beyond its end.
+# Spare bytes for a stream: up to 7 to begin it at a multiple of 8, and 8 that the GPU reads beyond the stream's end.
 _ROOM = 16
 # Error code for entry points that do not lie within their segments.
 WRONG_ENTRY_POINTS = -31
@@ -130,8 +130,8 @@ def _check(source, lengths, tiling, box, frame):
 def _choose_tiles(tiling, box, factor, rect, tiles):
     """Write to ``tiles`` which tiles a box needs, and to ``rect`` left, top, width and height of the tiles' pixels.
 
-    ``tiles`` takes indices: left, top, and last + 1 to the right and at the bottom. The box is widened by CUT_MARGIN on
-    each side, and to ``least_width``, because chroma is interpolated.
+    ``tiles`` takes indices, left, top, right and bottom; right and bottom are the last + 1. Because chroma is
+    interpolated, the box is first widened by CUT_MARGIN on each side, and to at least ``least_width``.
     """
     width, height = tiling[WIDTH], tiling[HEIGHT]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]

@@ -28,11 +28,11 @@ DAMAGED_HEADER, UNSUPPORTED = -10, -11
 
 # Indices in a frame, int64 (FRAME,), which holds the values of a stream's headers. HORIZONTAL, VERTICAL: sampling
 # factors of the luma. COMPONENTS: number of components. INTERVAL: MCUs between restart markers, 0 if there are none.
-# START: bytes before the entropy-coded data. QUANTIZATION, DC, AC: each the first of three
-# indices, at which the numbers of the components' tables are.
+# START: bytes before the entropy-coded data. QUANTIZATION, DC, AC: each is the index of the first of three values, the
+# numbers of the components' tables.
 WIDTH, HEIGHT, HORIZONTAL, VERTICAL, COMPONENTS, INTERVAL, START, QUANTIZATION, DC, AC = 0, 1, 2, 3, 4, 5, 6, 7, 10, 13
-# _IDS: index of the first of three components' ids. _DEFINED: index of bits that are set for each table that the
-# headers define. _COLORS: index of the bits _JFIF and _ADOBE_RGB.
+# _IDS: index of the first of three components' ids. _DEFINED: index of a number with a bit for each table, which
+# is set if the headers define the table. _COLORS: index of the bits _JFIF and _ADOBE_RGB.
 _IDS, _DEFINED, _COLORS = 16, 19, 20
 # Each is the index of the first of four addresses in the stream. QUANTIZATION_AT: addresses of the quantization tables,
 # 64 bytes each. HUFFMAN_AT: addresses of counts and symbols of the Huffman tables DC 0, DC 1, AC 0 and AC 1.

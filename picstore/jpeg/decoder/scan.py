@@ -77,7 +77,7 @@ BLOCKS, _FIELDS = 6, 10
 PLAN = BLOCKS * _FIELDS + 3
 # Offsets in bytes in a block's row of the plan. _PREVIOUS_DC: address of the DC of the component's previous block.
 # _TARGET, _STEP: address at which the block's samples are stored next, and step to the next MCU's samples. _FACTORS to
-# _DC_BY_LENGTH: addresses of the tables. _ORIGIN: address of the block's samples of MCU 0. _SIDE: samples per side.
+# _DC_BY_LENGTH: addresses of the tables. _ORIGIN: address of its samples in a plane's MCU 0. _SIDE: samples per side.
 _PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, _ORIGIN, _SIDE = range(
     0, 8 * _FIELDS, 8
 )

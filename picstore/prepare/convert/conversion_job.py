@@ -191,8 +191,8 @@ class Job:
         root, options, duplicates = self.root, self.options, self.listing.duplicates or {}
         finished = set(ledger.finished_rows(root, self.rows))
         reusable = find_reusable_rows(root) if self.reuse else set()
-        # If the source is an index, containers end where the index's containers end (``container_starts``). So the
-        # limit on a container's size is raised to its maximum, lest it end a container earlier.
+        # If the source is an index, containers end where the index's containers end (``container_starts``). Raise the
+        # size limit of containers to the maximum, so that it does not end one earlier.
         shape = replace(options.shape, container_size=MAX_CONTAINER) if self.listing.partition else options.shape
         return deque(
             RowTask(

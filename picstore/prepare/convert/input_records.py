@@ -34,7 +34,7 @@ Read: TypeAlias = Callable[[Input], bytes]
 _MAX_INPUTS = 16
 # A group of inputs ends once it has more bytes than this; one call converts the JPEGs of a group.
 _MAX_BYTES = 4 << 20
-# Largest size in bytes of an input that is converted in a group; in groups no time limit applies, as this takes 3 ms.
+# Largest size in bytes of an input in a group. No time limit applies in groups, because such an input takes 3 ms.
 _MAX_SIZE = 1 << 20
 
 

@@ -19,7 +19,7 @@ from picstore.prepare.sources.input_table import InputTable
 from picstore.prepare.sources.inputs import Input, Listing, is_remote, read_input, relabel_input
 from picstore.storage.format.maps import PREFIX
 
-# Number of maps of one name to try to read until one is readable, from which dtype and number of channels are taken.
+# Largest number of maps of a name to try to read; the first readable map gives the dtype and number of channels.
 _PROBED = 16
 
 

@@ -110,7 +110,7 @@ class RowWriter(AbstractContextManager["RowWriter"]):
                 writer.abandon()
                 (self._root / file_name(writer.stream, writer.file)).remove()
         written = [writer for writer in self._writers if not writer.empty]
-        # End the containers in this thread; in several, waiting for the GIL would take a tenth of convert's time.
+        # End the containers in one thread: several threads would wait for the GIL for a tenth of convert's time.
         for writer in written:
             writer.end_container()
         with ThreadPoolExecutor(_CLOSING_THREADS) as threads:

@@ -80,7 +80,7 @@ class RowTask:
 
 @contextlib.contextmanager
 def make_position_folder(root: WritableLocation) -> Iterator[Path]:
-    """Yield a local folder for the rows' ``position_file``, a temporary folder if the dataset is in an object store."""
+    """Yield a local folder for the rows' ``position_file``: a temporary folder if the dataset is in an object store."""
     if isinstance(root, Folder):
         yield root.path / UNFINISHED
         return

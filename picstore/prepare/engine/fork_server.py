@@ -143,7 +143,7 @@ def serve_forks() -> None:
     """Load the code named in ``sys.argv``, then fork a child for each request, in the server process.
 
     A request brings two descriptors: the child's end of the connection, and a pipe into which the server writes the
-    child's process id and, at its end, its exit status.
+    child's process id and, once the child has ended, its exit status.
     """
     # Ctrl-C signals the whole process group, but only the parent process must react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -165,9 +165,9 @@ def wait_for_fork_server() -> None:
 def time_limit(seconds: float) -> Iterator[None]:
     """End this process by SIGALRM if the ``with`` block takes more than ``seconds``; 0 sets no limit.
 
-    Use this only in tasks, whose engine starts another process. The kernel ends the process, even in C code that does
-    not return to Python, with or without the GIL. The two system calls take 6 µs per block; an empty context manager
-    takes 1.3 µs.
+    Use this only in tasks, whose engine starts another process. The operating system ends the process, even in C code
+    that does not return to Python, with or without the GIL. The two system calls take 6 µs per block; an empty context
+    manager takes 1.3 µs.
     """
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
