@@ -120,8 +120,8 @@ def begin_scan(frame, tables, addresses, plan):
     Args:
         frame: the headers' values, as ``parse.parse_frame`` and ``set_scale`` fill them, followed by the scan's state.
         tables: address of the tables that were parsed.
-        addresses: addresses of the data and its segments, as ``bit_reader.unstuff`` fills them, with PADDING; of the
-            zigzag order, of BLOCKS pairs of blocks of zeros, and of the planes.
+        addresses: five addresses: data, followed by PADDING zeros, and segments, both from ``bit_reader.unstuff``;
+            the zigzag order; BLOCKS pairs of blocks of zeros; the planes.
         plan: array to fill.
     """
     h, v, stride, planes = frame[HORIZONTAL], frame[VERTICAL], row_stride(frame), addresses[4]

@@ -67,7 +67,7 @@ def _interpolate_both(memory: VectorMemory, row: Any, aside: Any, out: Any) -> N
 
 @vector_function(4)
 def _interpolate_down(memory: VectorMemory, row: Any, aside: Any, bias: Any, out: Any) -> None:
-    """Interpolate 16 samples between a row and ``aside``, the row above (rounded by ``bias`` 1) or below (by 2)."""
+    """Interpolate 16 samples between a row and ``aside``, the row above (``bias``, which rounds, is 1) or below (2)."""
     rounding = memory.splat(bias, STEP, 16)
     memory.store(out, (_samples(memory, row) * 3 + _samples(memory, aside) + rounding >> 2).narrowed(8))
 
