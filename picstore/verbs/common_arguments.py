@@ -96,7 +96,7 @@ def require_apart_from_source(out: Where, source: Where) -> None:
 def refuse_destination(out: Where, *, resume: bool, shard: Shard | None = None) -> None:
     """Raise an error if a destination cannot take a new dataset; call this before kernels compile or inputs are listed.
 
-    Errors are those of :func:`picstore.prepare.convert.resumable_job.begin_job`, which is called again for the job.
+    Errors are those of :func:`picstore.prepare.convert.resumable_job.begin_job`, which this function calls early.
     """
     from picstore.prepare.convert.resumable_job import begin_job
     from picstore.storage.location.resolve import MANIFEST, locate_writable

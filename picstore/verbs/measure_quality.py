@@ -44,7 +44,8 @@ def measure_quality(
 ) -> QualityResult:
     """Encode a sample of a source's images at several qualities and subsamplings: ``picstore convert --measure``.
 
-    No dataset is written. If all images could be kept without loss, they are encoded as with ``reencode=True``.
+    No dataset is written. Images that can be stored without loss are left out; if all images can be, all
+    are encoded as with ``reencode=True``.
 
     Args:
         images: size of the sample, drawn evenly over the source by ``seed``.

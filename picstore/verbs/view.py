@@ -35,7 +35,7 @@ def view(
 ) -> Page:
     """Show a dataset, or two side by side, on a web page of this machine while the process runs.
 
-    With ``embed``, the result at the end of a notebook's cell is the page, otherwise a link to it.
+    At the end of a notebook's cell, the result appears as the page if ``embed`` is set, else as a link to it.
 
     Args:
         dataset, other: paths, URLs or open datasets.

@@ -146,8 +146,8 @@ class Records:
         Of several requests at a time with the same filter, only the first one searches; the others wait for its result.
         """
         while True:
-            # If the filter has a text, the key of its result has the number of containers whose extras were read,
-            # because further records may match once more extras are read.
+            # The key of a filter with a text includes the number of containers whose extras were read, because more
+            # records may match once more extras are read.
             key = (chosen, self.extras.read.done if chosen.text else 0)
             with self._lock:
                 found = self._found.get(key)
@@ -161,7 +161,7 @@ class Records:
                 try:
                     return found.result()
                 except Interrupted:
-                    # The request that searched was abandoned by its client, so this request must search itself.
+                    # The client of the request that searched has disconnected, so this request must search itself.
                     continue
             try:
                 marks = self._mark(chosen, gone)

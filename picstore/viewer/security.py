@@ -138,8 +138,8 @@ class Connections:
 
     A connection on which no request is completed for some seconds is ended, whatever bytes the client has sent. If
     there are too many connections, a new connection ends the one that has waited longest, so that waiting connections
-    cannot keep a client out. This object wraps the server's ASGI application, to know when a connection has a request,
-    and the protocols of the server's connections.
+    cannot keep a client out. This object wraps the server's ASGI application, to know when a connection has a request.
+    It also wraps the protocols of the connections, to know when they begin and end.
     """
 
     def __init__(self, app: ASGIApp, *, most: int = _MOST, seconds: float = _SECONDS) -> None:

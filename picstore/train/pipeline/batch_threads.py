@@ -201,7 +201,7 @@ class Pipeline:
     def _start_filling(self, requested: _RequestedBatch) -> Future[HostBatch]:
         with self._counter.timed("waited_on_disk"):
             containers = self._collect(requested)
-        filler_class = self._filler_class.result()  # Wait until kernels are loaded, for ``gather_records`` too.
+        filler_class = self._filler_class.result()  # Wait for the kernels; ``gather_records`` needs them too.
         sources = self._spec.sources
         limit = self._spec.resources.max_pixels
         records = gather_records(requested.request, containers, sources=sources, max_pixels=limit)

@@ -68,8 +68,8 @@ class BatchMaker(Protocol):
     """Maker of batches on a device from batches in CPU memory.
 
     Attributes:
-        together: maximum number of batches in a call of ``start``; 1 if a call waits for a decoder, in which case two
-            threads should make calls, so that one waits while the other prepares a batch.
+        together: maximum number of batches in a call of ``start``. If it is 1, a call may wait, so two threads should
+            make calls: one prepares a batch while the other waits.
     """
 
     @property

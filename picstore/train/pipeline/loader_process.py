@@ -98,7 +98,7 @@ class SequenceShare:
         spans: all spans (ranges of batches) of the sequence, dealt to the processes in turn.
         number: index of the process.
         ahead: maximum number of batches that the process has sent and the consumer has not taken.
-        room: maximum total bytes of these batches, except that AHEAD batches are sent whatever their size.
+        room: maximum bytes of these batches together; if only AHEAD batches are sent, they may take more.
     """
 
     spans: DealtSpans
@@ -341,7 +341,7 @@ def _part_from_fork() -> None:
 
 
 def _close_in_fork() -> None:
-    """Close the sockets in a fork; otherwise the loader's process would outlive its parent until the fork ends."""
+    """Close a fork's copies of the sockets: a loader process ends only when all copies of the socket are closed."""
     for connection in list(_connections):
         connection.close()
 

@@ -53,7 +53,7 @@ class ContainerUse:
     """
 
     size: int
-    lanes: set[int] = field(default_factory=set)  # Lanes with samples in both batch and container, and ``done``.
+    lanes: set[int] = field(default_factory=set)  # Lanes that read from it for the batch, and those in ``done``.
     done: set[int] = field(default_factory=set)  # Lanes that take no sample from the container after the batch.
     needed: bool = True
 

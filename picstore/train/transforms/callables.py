@@ -74,7 +74,8 @@ def apply_callable(function: Callable[[Any], Any], images: Any) -> Any:
     """Apply a callable to the images of a batch, to views by name, or to the dict that another callable returned.
 
     If ``images`` is a dict, the result is not checked. Otherwise, raise UsageError unless the result, or each value of
-    a dict that results, is a tensor of as many images; if ``images`` or PerImage gives lists, a list is accepted too.
+    a dict that results, is a tensor of as many images. If ``images`` is a list or ``function`` a PerImage, a list of as
+    many images is accepted too.
     """
     result = function(images)
     if isinstance(images, Mapping):

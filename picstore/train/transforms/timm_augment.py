@@ -273,7 +273,7 @@ class TimmAutoAugment(ColorTransform):
         return ColorProgram.chain(steps)
 
     def _step(self, names: I64, magnitude: Any, chance: Any, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Return a program that applies one operation to each image, given its index in ``NAMES``, by ``chance``."""
+        """Return a program that applies operation ``NAMES[names[i]]`` to image i with probability ``chance``."""
         applied, radius, turn, sign, which = random.uniform(5).T
         deviation = self._values["mstd"]
         if deviation == math.inf:
