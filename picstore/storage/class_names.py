@@ -50,7 +50,7 @@ def to_lines(names: Sequence[str]) -> str:
 
 
 def from_lines(text: str) -> list[str]:
-    """Read class names, one per line: JSON strings if all lines are, else lines stripped of outer white space.
+    """Read class names, one per line. If all lines are JSON strings, decode them; else strip outer white space.
 
     Lines end with a line feed, perhaps after a carriage return. Raise UsageError if a blank line lies before a name,
     because skipping the line would change the labels of the names after it.

@@ -201,7 +201,7 @@ def edit_lock(root: WritableLocation) -> Iterator[None]:
     """Hold a local dataset's lock during an edit; in an object store, hold none, because edits are conditional writes.
 
     The lock is on the empty file ``edits/lock``. Incomplete files of killed edits are removed. Raise UsageError if
-    another process holds the lock after a minute, locks are not supported, or ``edits/`` is a symbolic link.
+    another process still holds the lock after a minute, if locks are not supported, or if ``edits/`` is a link.
     """
     busy = f"{root} is being edited by another process"
     with (own_edits_folder(root) / LOCK).lock(busy, wait=_LOCK_WAIT, create=True):

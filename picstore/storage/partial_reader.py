@@ -75,7 +75,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class PartialRead:
-    """Plan to read parts of a container whose tables are in memory, by reading ``pieces`` of its file to ``buffer``."""
+    """Plan to read parts of a container, ``pieces`` of its file, to ``buffer``; its tables are already in memory."""
 
     container: Container
     pieces: list[Piece]
@@ -186,7 +186,7 @@ def _list_parts(images: I64, attached: I64) -> dict[int, list[_Part]]:
 
 
 def _attached(containers: Sequence[Container], owner: I64, number: I64) -> I64:
-    """Return the attachments of records, int64 (n, 6): index of container, record, attachment, offset, length, CRC."""
+    """Return the records' attachments, int64 (n, 6): container, record and attachment index; offset, length, CRC."""
     found = [
         (k, record, field, *cell.tolist()[:3])
         for k, record in zip(owner.tolist(), number.tolist(), strict=True)
@@ -199,8 +199,8 @@ def _attached(containers: Sequence[Container], owner: I64, number: I64) -> I64:
 def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]], I64]:
     """Merge parts that lie near each other in a container into byte ranges to read; leave out empty parts.
 
-    Return the ranges in each container, ascending, by the container's index; and each part's offset in its container's
-    buffer, int64 (n,). ``owner`` holds the index of each part's container; parts must not overlap.
+    Return a dict of the ascending ranges to read, by index of the container; and for each part, int64 (n,), its offset
+    in its container's buffer. ``owner`` holds the index of each part's container; parts must not overlap.
     """
     ranges: dict[int, list[Range]] = defaultdict(list)
     at = np.zeros(len(owner), np.int64)

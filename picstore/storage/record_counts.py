@@ -138,7 +138,7 @@ def read_counts(root: Root, manifest: Manifest) -> RecordCounts:
 
 
 def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) -> RecordCounts:
-    """Read a file with the counts of a dataset that has ``records`` records; errors: see :func:`read_counts`."""
+    """Read the file with a dataset's counts; ``records`` is its number of records; errors: see :func:`read_counts`."""
     file = str(path)
     header = layout.CountsHeader.unpack(
         read_at(path, 0, min(layout.SEALED, path.size()), file=file), file=file, offset=0

@@ -133,7 +133,7 @@ def draw_summary(table: RecordTable, classes: Sequence[str], name: str) -> Figur
 
 
 def describe_manifest(manifest: Manifest, images: int) -> dict[str, object]:
-    """Return the facts, values by name, that a notebook shows about a dataset or selection of ``images`` images."""
+    """Return the facts, by name, that a notebook shows about a dataset or selection; ``images`` is its length."""
     facts: dict[str, object] = {"images": f"{images:,}", "bytes": f"{manifest.bytes / 1e6:,.1f} MB"}
     if images != manifest.images:
         facts["images"] = f"{images:,} of {manifest.images:,} stored"

@@ -87,7 +87,7 @@ def path_in(extra: bytes) -> str | None:
 
 
 def find_positions(stored: I64, ids: I64, *, where: str) -> I64:
-    """Return the positions in stored order of the records ``ids``, given the ids of all ``stored`` records.
+    """Return the positions of the records ``ids`` in stored order; ``stored`` are the ids of all records in this order.
 
     Raise UsageError, which names the dataset ``where``, if an id has no record.
     """
@@ -105,8 +105,8 @@ def find_positions(stored: I64, ids: I64, *, where: str) -> I64:
 class RecordTable:
     """Table of a dataset's records, in the order of ``dataset[i]``, without their images.
 
-    The first use of a column reads the indexes of all containers, once for a dataset with all its selections and
-    edits, and keeps 26 bytes of memory per record.
+    The first use of a column reads the indexes of all containers, and keeps 26 bytes of memory per record. Selections
+    and edited datasets share these bytes with the dataset from which they were made.
 
     Attributes:
         names: column names: ``id``, ``label``, ``width``, ``height``, ``bytes`` of the JPEG, ``sampling`` of its

@@ -57,7 +57,7 @@ class Audit:
     def of(
         cls, order: AnyOrder, datasets: Sequence[Dataset], state: Mapping[str, Any], latest: Sequence[Dataset]
     ) -> Audit:
-        """Return the audit of an order's steps before a state; ``latest`` holds the latest versions of ``datasets``.
+        """Audit the steps of ``order`` before a saved state; ``latest`` are the latest versions of ``datasets``.
 
         Raises:
             UsageError: the state is of other datasets or another order.
@@ -162,7 +162,7 @@ class Audit:
         return paths
 
     def ids_of_paths(self, paths: Iterable[str], *, source: int = 0) -> dict[str, int]:
-        """Return the ids of the records with ``paths``, by path, deleted records included; read all indexes."""
+        """Return, by path, the id of the record with each of ``paths``, deleted records included; read all indexes."""
         wanted, containers = set(paths), self.datasets[source].containers
         every = LiveRecords.from_deleted(self.datasets[source].rows["records"], np.zeros(0, np.int64), file="")
         pairs = zip(read_paths(containers.index, every), containers.ids().tolist(), strict=True)

@@ -100,7 +100,7 @@ class Batch:
 
     @property
     def views(self) -> dict[str, Any]:
-        """Images by name of the group: (count, N, 3, H, W), or lists of N images, one for each view, if sizes vary.
+        """Images by name of the group: tensor (count, N, 3, H, W) or, if sizes vary, for each view a list of N images.
 
         Raise UsageError if the loader has no ``Views``.
         """
@@ -316,7 +316,7 @@ def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any
 
 
 def image_tensors(images: Any, dtype: torch.dtype) -> Any:
-    """Convert arrays in nested lists to tensors in the arrays' memory; copy an array that occurs a second time."""
+    """Convert arrays in nested lists to tensors that share their memory; if an array occurs again, copy it."""
     tensors: dict[int, torch.Tensor] = {}
 
     def make(array: Array) -> torch.Tensor:

@@ -154,7 +154,7 @@ def _encode_png(values: Array) -> bytes:
 
 
 def export_map(blob: bytes | memoryview, width: int, height: int) -> bytes | memoryview:
-    """Return a stored map as PNG, which other programs read, if it is uint16 of 1 channel; else as it is stored.
+    """Return a uint16 map of 1 channel as PNG, which other programs read, and any other map as it is stored.
 
     Maps whose size is not the image's, ``width`` × ``height``, damaged maps and other attachments stay unchanged.
     """

@@ -197,7 +197,7 @@ class WritableLocation(Location):
 
     @abstractmethod
     def replace(self, data: bytes, *, expected: bytes) -> bool:
-        """Write ``data`` to the file and return True if the file's content is ``expected``, else return False.
+        """If the file's content is ``expected``, replace it by ``data`` and return True; else return False.
 
         In an object store, the write is one conditional request. In a folder, the caller must hold a lock.
         """
@@ -208,7 +208,7 @@ class WritableLocation(Location):
 
     @abstractmethod
     def remove(self, *, keep: Collection[str] = ()) -> None:
-        """Remove the file or folder; if ``keep`` names entries of the folder, keep the folder and these entries."""
+        """Remove the file or folder; if ``keep`` has names of entries in the folder, keep the folder and these."""
 
     @abstractmethod
     def sweep(self) -> None:
