@@ -65,7 +65,7 @@ class References:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Description of a dataset (docs/format.md). ``edits`` is None without edits, ``references`` if not of an index."""
+    """Description of a dataset (docs/format.md). Only an edited dataset has ``edits``, only an index ``references``."""
 
     uuid: str
     images: int
