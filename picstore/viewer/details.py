@@ -137,7 +137,7 @@ def _byte_range(name: str, offset: int, size: int, *, chosen: bool) -> dict[str,
 
 
 def drawn_objects(objects: Objects) -> dict[str, Any]:
-    """Return the number of an image's objects, and lists of boxes, labels, polygons, keypoints of the first 2,000."""
+    """Return the number of an image's objects; and boxes, labels, polygons and keypoints of its first 2,000 objects."""
     drawn: dict[str, Any] = {"count": objects.count}
     for name in ("boxes", "labels"):
         values = getattr(objects, name)

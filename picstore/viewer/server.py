@@ -239,7 +239,7 @@ async def _answered(request: Request, respond: Callable[[Query], Response]) -> R
 
 
 class _Json(JSONResponse):
-    """JSON response in ASCII, because UTF-8 cannot encode lone surrogates, which names of files may have."""
+    """JSON response in ASCII. Its escapes can hold lone surrogates of file names, which UTF-8 cannot encode."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(_to_json(content), allow_nan=False, separators=(",", ":")).encode()

@@ -14,7 +14,7 @@ from picstore.storage.dataset import Dataset
 from picstore.viewer.background import ending, start_thread
 
 MAX_BYTES = 1 << 29  # Largest number of bytes of extras to keep in memory.
-_BLOCK_BYTES = 1 << 20  # Smallest number of bytes of extras in a block of joined extras, except the last block.
+_BLOCK_BYTES = 1 << 20  # Minimum number of bytes of a block, into which extras are joined; the last may have fewer.
 _CHUNK = 8 << 20  # Number of bytes that ``texts_with`` searches at a time.
 # Table that maps the ASCII code of a capital letter to the code of its small letter, and any other byte to itself.
 _CAPITALS = np.arange(256, dtype=np.uint8)

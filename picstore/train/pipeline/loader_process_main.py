@@ -115,7 +115,7 @@ def _hanging_up() -> Iterator[None]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickler that makes ``NUMBA_EXTRAS`` importable, as in any process, before it imports a module of the user."""
+    """Unpickler that ends this process's ban on importing ``NUMBA_EXTRAS`` before it imports a module of the user."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module not in sys.modules and not module.startswith("picstore."):

@@ -31,7 +31,7 @@ from picstore.train.pipeline.stats import StatsCounter
 logger = logging.getLogger("picstore")
 
 # Whether a reader without work waits instead of ending, because starting a thread takes 60 µs. False in free-threaded
-# Python, where objects made by a waiting thread stay in memory: with waiting readers, half the budget more was held.
+# Python, where objects made by a waiting thread stay in memory, which then exceeded the budget by half.
 _READERS_WAIT = "t" not in getattr(sys, "abiflags", "")
 
 
@@ -53,7 +53,7 @@ class ContainerUse:
     """
 
     size: int
-    lanes: set[int] = field(default_factory=set)  # Lanes that read from it for the batch, and those in ``done``.
+    lanes: set[int] = field(default_factory=set)  # Lanes that read the container for the batch, or leave it.
     done: set[int] = field(default_factory=set)  # Lanes that take no sample from the container after the batch.
     needed: bool = True
 
@@ -185,7 +185,7 @@ class Prefetcher:
         return use.size * self._read_bytes[source] // self._read_sizes[source]
 
     def _join_ending(self) -> None:
-        """Wait until ending readers have ended: until then they keep containers, once twice the budget in all.
+        """Wait until ending readers have ended. Until then they keep containers in memory, which took twice the budget.
 
         The caller must not hold the lock, because a garbage collection in a reader may need the lock to close this
         prefetcher.
@@ -267,7 +267,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _end_epochs(self, uses: dict[ContainerKey, ContainerUse]) -> None:
-        """Release containers of epochs before those in ``uses``. Lanes hold them if ``drop_last`` left out records."""
+        """Release containers of epochs before those in ``uses``. Due to ``drop_last``, lanes may still hold some."""
         earliest: dict[int, int] = {}
         for source, epoch, *_ in uses:
             earliest[source] = min(epoch, earliest.get(source, epoch))
@@ -317,7 +317,7 @@ def container_uses(request: BatchRequest, sources: Sequence[TrainingSource]) -> 
 
 
 def _container_lanes(samples: Samples) -> list[tuple[int, int]]:
-    """Return the distinct pairs (container, lane) of the samples that are read from whole containers, in order."""
+    """Return the distinct pairs (container, lane) of the samples read from whole containers, in their order."""
     inside = slice(None) if samples.held is None else samples.held == IN_CONTAINER
     container, lane = samples.container[inside], samples.lane[inside]
     _, firsts = np.unique(container * MAX_LANES + lane, return_index=True)

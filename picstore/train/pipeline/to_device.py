@@ -92,8 +92,8 @@ class AheadStage:
     def __init__(self, source: HostSource, *, make: BatchMaker, device: torch.device) -> None:
         self._source, self._make = source, make
         self._streams, self._most_ahead = _rotate_streams(device), most_ahead(make)
-        # Three threads receive, start and finish batches. If a call of ``make`` takes one batch, two
-        # more threads make batches, so that one prepares a batch while the other waits.
+        # Three threads receive, start and finish batches. If a call of ``make`` takes one batch, two more threads make
+        # batches, so that one prepares a batch while the other waits.
         self._pool = ThreadPool(3 + (STREAMS if make.together == 1 else 0), "device")
         self._changed = threading.Condition()  # Guards ``_received``, ``_ahead``, ``_begun`` and ``_closed``.
         self._received: deque[HostBatch | BaseException | None] = deque()

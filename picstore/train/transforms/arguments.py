@@ -28,7 +28,7 @@ Size: TypeAlias = "int | Sequence[int]"
 _CHANNELS = 3
 _MAX_SIZE = 1 << 15  # largest side of an output, and largest padding, in pixels
 _RANDOM = ("bilinear", "bicubic")  # interpolations from which interpolation="random" draws, as in timm
-# By interpolation code, the value of a warp's operand ``opcodes.SAMPLING``. Bicubic is Pillow's, because torchvision
+# Key: code of an interpolation; value: a warp's operand ``opcodes.SAMPLING``. Bicubic is Pillow's, because torchvision
 # does not warp tensors by bicubic interpolation.
 _SAMPLINGS = {
     filters.NEAREST: opcodes.NEAREST,

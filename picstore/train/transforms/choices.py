@@ -64,7 +64,7 @@ class Choice(Value, ABC):
 class RandomApply(Choice):
     """Apply all transforms of a list, or none. Uses 1 random number.
 
-    With a probability of 1, it joins transforms to a group, for example for a RandomChoice that chooses among groups.
+    With ``p=1``, a RandomApply groups transforms, so that a RandomChoice can choose among groups.
 
     Args:
         transforms: list of transforms of one kind, all geometric or all of color.

@@ -134,7 +134,7 @@ class Steps:
         self._called = self._called or not (hasattr(step, "fixes_size") or isinstance(step, ColorTransform))
 
     def _translate(self, transform: Any, name: str = "") -> None:
-        """Add the counterpart of ``transform`` to the steps. For a transform of timm, ``name`` names torchvision's."""
+        """Add the counterpart of ``transform`` to the steps. If it is timm's, ``name`` is the torchvision name."""
         name = name or type(transform).__name__
         if name == "Compose":
             self.read(list(transform.transforms))

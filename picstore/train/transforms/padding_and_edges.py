@@ -37,7 +37,7 @@ def border_indices(low: int, high: int, extent: int, border: int) -> I64:
 
 
 def mirrored_reach(low: I64, high: I64, extent: I64) -> tuple[I64, I64]:
-    """Return start and end of the pixels that padded lines show at ``low`` … ``high`` − 1 for any padding mode."""
+    """Return start and end of pixels that padded lines show at ``low`` … ``high`` − 1, wide enough for any mode."""
     first = np.where(high > extent, np.minimum(low, 2 * extent - high - 1), low)
     last = np.where(low < 0, np.maximum(high, 1 - low), high)
     return np.clip(first, 0, extent - 1), np.clip(last, 1, extent)

@@ -103,7 +103,7 @@ class ResizeToCover(_Resizing):
 
     def __call__(self, geometry: Geometry, random: BatchRandom) -> Geometry:
         least = np.array(self._size[::-1])
-        # One side becomes exactly the target's; the other side is rounded up, in integers because floats have errors.
+        # One side becomes exactly the target's. The other is rounded up, in integers because floats have errors.
         narrow = geometry.size[:, 0] * least[1] <= geometry.size[:, 1] * least[0]
         width = np.where(narrow, least[0], -(-geometry.size[:, 0] * least[1] // geometry.size[:, 1]))
         height = np.where(narrow, -(-geometry.size[:, 1] * least[0] // geometry.size[:, 0]), least[1])

@@ -159,7 +159,7 @@ RANDOM = dict.fromkeys((*_PLAIN, *_MOVES, *_GRADED), 1.0)
 INCREASING = dict.fromkeys((*_PLAIN, *_MOVES, *(f"{name}Increasing" for name in _GRADED)), 1.0)
 AUGMIX = {name: 1.0 for name in INCREASING if name not in ("Invert", "SolarizeAdd")}
 THREE = dict.fromkeys(("SolarizeIncreasing", "Desaturate", "GaussianBlur"), 1.0)
-# By timm's name of a set, sets from which operations are drawn with unequal weights.
+# Sets from which operations are drawn with unequal weights. Key: timm's name of the set; value: weights by operation.
 WEIGHTED: dict[str, dict[str, float]] = {
     name: {operation: weight for weight, operations in groups.items() for operation in operations.split()}
     for name, groups in {

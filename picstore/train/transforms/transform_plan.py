@@ -172,7 +172,7 @@ def _plan_lists(several: Buckets | Sequences, **options: Any) -> tuple[Transform
 
 
 def common_dtype(names: Sequence[str | None]) -> str | None:
-    """Return the dtype to which lists of transforms convert, given each list's or None; raise UsageError on two."""
+    """Return the dtype to which lists of transforms convert, or None; raise UsageError if ``names`` has several."""
     named = sorted({name for name in names if name is not None})
     if len(named) > 1:
         raise UsageError(f"lists of transforms convert to {', '.join(named)}; give all the same dtype")
