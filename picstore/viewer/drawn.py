@@ -96,10 +96,7 @@ class Recipe:
 
     @classmethod
     def find(cls, given: str) -> Recipe:
-        """Return the recipe named ``given``; if ``given`` is a TOML file, return its first list of transforms.
-
-        Raise UsageError if there is neither.
-        """
+        """Return the recipe with the name ``given``, or the first list of a TOML file at the path ``given``."""
         lists, options = recipes.find_recipe(given)
         return cls(given, lists[0], options)
 

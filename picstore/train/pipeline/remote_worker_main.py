@@ -104,7 +104,6 @@ class RemoteWorker:
             batch = pipeline.receive()
         except (PicstoreError, OSError) as error:
             # Later calls return the error too, because a pipeline that has failed makes no further batch.
-
             self._pipelines[key] = error
             if isinstance(pipeline, Pipeline):
                 pipeline.close()
