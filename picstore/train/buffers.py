@@ -21,7 +21,7 @@ import numpy as np
 
 from picstore.arrays import U8, Array
 
-_GRANULE = 1 << 16  # Unit of the sizes of blocks in bytes, so that one block fits most containers of a dataset.
+_GRANULE = 1 << 16  # Sizes of blocks in bytes are multiples of this, so that a block can be reused for most containers.
 _MIN_BYTES = 1 << 20  # Minimum size of a thread's buffer in bytes.
 # Number of free blocks to keep: for batches made ahead, two batches of the consumer, and batches on the way to a GPU.
 KEPT_BATCHES = 9

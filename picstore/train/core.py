@@ -47,7 +47,7 @@ def make_output(
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format | str | None = None,
 ) -> OutputSpec:
-    """Return the groups, dtype, layout and targets of batches that ``plans`` make.
+    """Return the groups of views, dtype, layout and targets of batches that ``plans`` make.
 
     Raises:
         UsageError: ``plans`` cannot give ``dtype`` or ``memory_format``, or their views or sizes do not fit together.
@@ -64,14 +64,14 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
     """Base of loaders, which iterate over the batches of an order. UsageError is raised if options do not fit together.
 
     Args:
-        options: options of a Loader; the options of the order may be missing.
+        options: options of a Loader; those that only the order uses may be missing.
         callables: callables for each stage of the training, applied to every batch on its device.
         whole_epochs: whether an iteration after one that was broken off begins the next epoch, not the next batch.
 
     Attributes:
         num_workers: 0, as in a DataLoader without worker processes; choose ``threads`` instead.
         sources: datasets and plans from which batches are made.
-        output: groups, dtype and layout of the images.
+        output: groups of views, dtype and layout of the images.
     """
 
     num_workers = 0
@@ -170,7 +170,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def prefetch_factor(self) -> NoReturn:
-        """Raise UsageError, because a resuming Trainer reads this to rebuild the loader as a DataLoader, and fails."""
+        """Raise UsageError: a resuming Trainer reads this to rebuild the loader as a DataLoader, which would fail."""
         raise UsageError(
             "a loader cannot be made again as a DataLoader that skips batches; if a Trainer resumes, give it the "
             "loader as train_dataset with data_collator=picstore.Batch.as_inputs and per_device_train_batch_size=1, or "
@@ -181,7 +181,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
     def workers(self) -> int | None:
         """Number of remote workers of this rank with ``engine="ray"``; may be set while batches are made.
 
-        None with ``engine="local"``, or for as many workers as the cluster has CPUs for.
+        None with ``engine="local"``. With ``"ray"``, None means as many workers as the cluster has CPUs for.
 
         Raises:
             UsageError: the number is set with ``engine="local"``, or is not an integer above 0.
@@ -270,7 +270,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         return length - batch
 
     def close(self) -> None:
-        """End threads and child processes now, not only when the loader is garbage; an iteration starts new ones."""
+        """End threads and child processes now, not when the loader is garbage-collected; iterating starts new ones."""
         self._runner.close()
 
     def state_dict(self) -> dict[str, Any]:

@@ -40,9 +40,9 @@ class EpochSampler:
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration begin an epoch; the first call after ``load_state_dict`` keeps the loaded position.
 
-        The number in that call stands for the state's epoch, and later numbers are relative to it. The training loop's
-        number differs from the loader's if a limit on steps cut an epoch short, because Lightning then counts a new
-        epoch, but the loader still makes the rest of the previous epoch.
+        The number in that first call is the training loop's number for the state's epoch; later numbers are relative to
+        it. The loop's number differs from the loader's if a limit on steps cut an epoch short: Lightning then counts a
+        new epoch, but the loader still makes the rest of the previous epoch.
         """
         self.loader._cursor.follow_epoch(epoch)
 

@@ -139,7 +139,7 @@ def _path(value: Any, name: str) -> str | os.PathLike[str]:
 class LoaderOptions(TypedDict, total=False):
     """Options of :class:`picstore.DataMux`. A configuration may contain the options that TOML can express.
 
-    An option that is ``Annotated`` is checked by the function in its annotation, any other where it is used.
+    An option that is ``Annotated`` is checked by the function in its annotation; other options are checked where used.
     """
 
     seed: Annotated[int, _integer()]

@@ -51,7 +51,7 @@ _READ_AHEAD = 2  # number of containers to read in advance
 
 @dataclass(frozen=True, slots=True)
 class MapJob:
-    """Function to call with batches of a dataset, and how to make these; a process keeps its latest job, by ``key``."""
+    """Function to call with a dataset's batches, and how to make the batches; ``key`` identifies the job."""
 
     source: TrainingSource
     output: OutputSpec
@@ -63,7 +63,7 @@ class MapJob:
 
 @dataclass(frozen=True, slots=True)
 class MapTask:
-    """Containers for which a process is to call the function; ``sharing`` processes share its machine, 0 if unknown."""
+    """Containers with which a process calls the function; ``sharing``: processes on its machine, 0 if unknown."""
 
     job: MapJob
     part: int
@@ -93,7 +93,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class PartValues:
-    """Ids and values of the records in some containers, their form (None without a value), and records that failed."""
+    """Ids and values of records, the values' ``Form`` (None if no record has a value), and records that failed."""
 
     ids: I64
     values: Values
@@ -152,7 +152,7 @@ def map_parts(
         parts: indices of the containers of each part.
 
     Raises:
-        UsageError: the function returned values that no column can hold, or values of different forms.
+        UsageError: the function returned values that no column can hold, or values of different types or shapes.
         PicstoreError: an object store cannot be reached.
     """
     blocks = BufferPool(KEPT_BATCHES)
@@ -202,7 +202,10 @@ def join_values(parts: Iterable[tuple[I64, Values, Form]], failures: Iterable[Fa
 
 
 def require_form(form: Form, expected: Form, record: int, who: str) -> None:
-    """Raise UsageError if a record's value has another form than expected; ``who`` tells users what has that form."""
+    """Raise UsageError if a record's value has another form than expected.
+
+    ``who`` stands before the expected form in the error's message, for example "record 4 has".
+    """
     if form != expected:
         raise UsageError(
             f"the function's value of record {record} is {form}, and {who} {expected}; return one type and shape for "
@@ -222,7 +225,7 @@ def _ahead(executor: ThreadPoolExecutor, function: Callable[[T], R], items: Iter
 
 
 def _divide(job: MapJob, read: Iterable[tuple[int, bool, Container | Damage]]) -> Iterator[_Chunk]:
-    """Divide the undamaged records of containers into batches; a task's last batch has the rest, or no record.
+    """Divide the undamaged records of containers into batches; a task's last batch may be smaller, even empty.
 
     Each container comes with its index and whether it is the last of its task.
     """
@@ -283,7 +286,7 @@ def _call(
     make: Callable[[_Chunk], Batch | Exception],
     failures: list[Failure],
 ) -> list[tuple[I64, Values, Form]]:
-    """Call the function with a batch or, if that fails, with each image; add images that fail alone to ``failures``."""
+    """Call the function with a batch or, if that fails, with each image alone; add those that fail to ``failures``."""
     count = len(chunk.records)
     if isinstance(made, Batch):
         ids = made.ids.numpy().copy()  # a copy, because the function may write to the batch
@@ -362,7 +365,7 @@ def _array(value: Any) -> Any:
 
 
 def _as_stored(array: Array, record: int) -> Array:
-    """Convert integers and booleans to int64; raise UsageError, which names a record, if no column has such values."""
+    """Convert integers and booleans to int64; raise UsageError, which names the record, for what fits no column."""
     kind = array.dtype.kind
     if kind in "ib" or (kind == "u" and (not array.size or int(array.max()) < 1 << 63)):
         return array.astype(np.int64)

@@ -47,7 +47,7 @@ _MAX_ATTEMPTS = 100  # number of attempts to save while other processes edit the
 
 @dataclass(frozen=True, slots=True)
 class MappedColumn:
-    """Saved column: uuid of the saved version, number of values, form of a value, failures, and ledger's location."""
+    """Saved column: uuid of the saved version, number and ``Form`` of the values, failures, and ledger's location."""
 
     uuid: str
     values: int
@@ -118,7 +118,10 @@ def make_mapped_column(
 
 
 def divide_containers(counts: I64, batch_size: int) -> list[tuple[int, ...]]:
-    """Divide containers that have records into parts of consecutive containers, given the record counts, (n,)."""
+    """Divide the containers that have records into parts: runs of containers, each with the records of several batches.
+
+    ``counts``, (n,), are the containers' numbers of records.
+    """
     least = max(_BATCHES_A_PART * batch_size, int(counts.sum()) // _MOST_PARTS)
     parts: list[tuple[int, ...]] = []
     held = least
@@ -201,14 +204,14 @@ def _run(
 
 
 def _expected_form(dataset: Dataset, column: str, ids: I64, done: Iterable[PartValues]) -> tuple[Form, str] | None:
-    """Return the dtype and shape that values must have, and words that say what has this form; None for any form."""
+    """Return the form that values must have, and ``who`` for ``require_form``; None if values may have any form."""
     for part in done:
         if part.form is not None:
             return part.form, f"record {part.ids[0]} has"
     if column not in dataset.columns:
         return None
     held = dataset.column(column)
-    if np.isin(held.ids, ids).all():  # All values of the old column are replaced, so the form may change.
+    if np.isin(held.ids, ids).all():  # All values of the old column are replaced, so type and shape may change.
         return None
     form = Form(TEXT) if held.ends is not None else Form(str(held.values.dtype), held.values.shape[1:])
     return form, f"the column {column!r} of other records has"

@@ -37,7 +37,8 @@ from picstore.train.transforms.views import Views
 Item: TypeAlias = tuple[Any, Any]  # image or dict of views, and label or target
 
 _FREE_BLOCKS = 2
-_WATCHED = 256  # Records of which a second visit is noticed: few, as a sampler visits all again in its next epoch.
+# Number of records whose second visit is noticed; a few suffice, because samplers visit all again in the next epoch.
+_WATCHED = 256
 _NOT_GIVEN = -1
 
 
@@ -105,7 +106,7 @@ class MapDataset(data.Dataset[Item]):
         self._epoch = SharedIntegers((1,))
         self._epoch.values[0] = _NOT_GIVEN
         self._calls = 0  # Number of batches that this worker made while no epoch was set.
-        # Records visited outside of workers while no epoch was set; None after the warning.
+        # Records visited outside of workers while no epoch was set, to warn of a second visit; None after the warning.
         self._watched: set[int] | None = set()
         self._blocks = BufferPool(_FREE_BLOCKS)
 
@@ -221,7 +222,7 @@ class MapDataset(data.Dataset[Item]):
 
 
 def _images_of(batch: Batch) -> list[Any]:
-    """Return each record's image; with ``Views`` a dict by group of tensors (count, 3, H, W), lists if sizes vary."""
+    """Return each record's image; with ``Views``, by group, a tensor (count, 3, H, W), or a list if sizes vary."""
     if not isinstance(batch.images, dict):
         return list(batch.images)
     return [

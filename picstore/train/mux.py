@@ -57,7 +57,8 @@ class DataMux(BatchLoader[MuxOrder]):
         config: file in PicPoc's format or in TOML, see ``picstore/train/mux_config.py``; options given here have
             precedence over those in the file. Or a list of open datasets, such as selections, each with its base label
             and count.
-        transform: transforms of sources without transforms of their own. Callables among them take every batch.
+        transform: transforms of sources without transforms of their own. Callables among them are called with whole
+            batches, whatever the sources.
         schedule: counts that change: ``(step, counts)`` in ascending order of steps, which are indices of batches. From
             the step on, the counts replace the configuration's. Counts are a list, by source, or a dict by name.
             The name of a source is its ``name`` in TOML, or else its path as written. A source that a dict does not
@@ -172,9 +173,9 @@ class DataMux(BatchLoader[MuxOrder]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where another mux of the same datasets and seed stopped.
 
-        The other mux may have had different counts, schedule and world size, if one of this mux's global batches begins
-        after exactly the samples of each dataset that the other mux's complete global batches had. A state in the
-        middle of a batch, after ``read``, also needs the same counts and world size.
+        The other mux may have had different counts, schedule and world size. But one of this mux's global batches must
+        begin after as many samples of each dataset as the other mux's complete global batches had together. A state in
+        the middle of a batch, after ``read``, also needs the same counts and world size.
 
         Raises:
             UsageError: the state does not fit this mux.
@@ -184,7 +185,7 @@ class DataMux(BatchLoader[MuxOrder]):
         _, self._read = self.order.batches_and_rest(state)
 
     def _advance(self, epoch: int, batch: int, worker: Worker) -> None:
-        if self._samples is None:  # While a caller reads single samples, ``read`` moves the position instead.
+        if self._samples is None:  # While single samples are read, ``read`` moves the position.
             super()._advance(epoch, batch, worker)
 
     def _read_samples(self) -> Iterator[Sample]:

@@ -174,7 +174,7 @@ def _checked(entry: MuxEntry, config: str) -> MuxEntry:
 
 
 def read_toml(config: Path, *, needs_source: bool = True) -> MuxConfig:
-    """Read a TOML configuration; raise UsageError if it is not valid, or lacks datasets that it needs."""
+    """Read a TOML configuration; raise UsageError if it is not valid or, with ``needs_source``, has no dataset."""
     try:
         tables = tomllib.loads(_read_text(config))
     except tomllib.TOMLDecodeError as error:

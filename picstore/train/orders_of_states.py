@@ -20,7 +20,7 @@ AnyOrder: TypeAlias = DatasetOrder | BucketOrder | MuxOrder
 
 
 def order_of_loader(order: AnyOrder, state: Mapping[str, Any]) -> AnyOrder:
-    """Return ``order`` with a state's numbers of lanes and ranks; raise UsageError if the state is of other batches."""
+    """Return ``order`` with a state's numbers of lanes and ranks; raise UsageError if the state's batches differ."""
     lanes, ranks = read_lanes(state), _ranks(state)
     if isinstance(order, DatasetOrder):
         shard = replace(order.shard, lanes=lanes, rank=0, world_size=ranks)

@@ -153,8 +153,8 @@ class SegmentFiller:
         self._describe(slice(slots.start, slots.stop))
         wrong: dict[int, str] = {}
         codes = self._results[slots.start : slots.stop, 0]
-        # Without targets, only images with a code other than 0 (error code of ``describe_tiles``) need work: those
-        # without a stream, which the loop skips, and those that the GPU does not decode.
+        # Without targets, only images with an error code of ``describe_tiles`` need work: the GPU does not decode them.
+        # Images without a stream have an error code too; the loop skips them.
         chosen = slots if self.targets is not None else (slots.start + np.flatnonzero(codes)).tolist()
         probed = self._choose_probe(codes) if slots.start == 0 else -1
         if probed >= 0:
@@ -175,7 +175,7 @@ class SegmentFiller:
         return records.corrupt(wrong)
 
     def _describe(self, part: slice) -> None:
-        """Copy and describe the tiles of the images ``part``, a range of slots; store the rectangle copied of each."""
+        """Copy and describe the tiles of the images ``part``, a range of slots; store each image's copied rectangle."""
         records = self._records
         streams = records.addresses, records.sizes, records.layouts, self._boxes, self._factors, records.points
         described = self._segments, self._lengths, self._firsts
@@ -187,7 +187,7 @@ class SegmentFiller:
         self._encoded.bounds[part, 1] += results[:, 3] * good
         self._encoded.boxes[part] = rects
         self._encoded.boxes[part, 1] += records.tops[part]
-        # For the GPU, the copied rows of tiles are the image: its height and box count from the first copied row.
+        # The GPU takes the copied rows of tiles as the image, so height and box are relative to the first copied row.
         top, height = rects[:, 1], records.layouts[part, HEIGHT]
         rows = results[:, 2] // self._per_row[part]
         self._tilings[part, HEIGHT] = np.minimum(rows * records.layouts[part, MCU_HEIGHT], height - top)
@@ -207,7 +207,7 @@ class SegmentFiller:
         return int(described[0]) if len(described) and next(_probed) < PROBED else -1
 
     def _probe(self, slot: int) -> None:
-        """Decode what views show of image ``slot`` on the CPU too; keep the pixels to compare them with the GPU's."""
+        """Decode the part of image ``slot`` that views show on the CPU too; keep it to compare it with the GPU's."""
         tops = int(self._records.tops[slot])
         box = boxes_to_cut(self._records.to_held(self._reach[[slot]], [slot]), self._records.layouts[[slot], :2])[0]
         factor = int(self._factors[slot])

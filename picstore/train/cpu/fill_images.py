@@ -113,7 +113,7 @@ class ImageFiller:
             run_color(view.params.program, view.first + slot, image, out, self._dtype)
 
     def _fill_others(self, slots: range, plain: Sequence[Images]) -> dict[int, str]:
-        """Make images of ``slots`` that the fused kernel has left out; return, by slot, why one does not decode."""
+        """Make images of ``slots`` that the fused kernel has left out; return {slot: reason} for undecodable ones."""
         records = self._records
         missing = np.flatnonzero(~self._fused.done[slots.start : slots.stop]) + slots.start
         chosen = [slot for slot in missing.tolist() if slot not in records.problems]

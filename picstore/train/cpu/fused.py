@@ -43,7 +43,7 @@ class FusedKernel:
         geometries: geometries of the groups of views.
         reach: int64 (n, 4), left, top, right, bottom of the box that all views of a slot together reach.
         factors: int64 (n,), factors by which decoding divides the sides.
-        foreign: bool (n,), False for upright JPEGs.
+        foreign: bool (n,), True for images that are not upright JPEGs, which the kernel leaves out.
 
     Attributes:
         done: bool (n,), whether ``run`` has made all views of an image.

@@ -34,7 +34,7 @@ _MASK_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # Pillow's modes; some vers
 
 
 def is_jpeg(blob: bytes | memoryview) -> bool:
-    """Return whether an attachment is a JPEG, and so is an image and not a mask: masks have lossless formats."""
+    """Return whether an attachment is a JPEG. A JPEG is an image and not a mask: masks have lossless formats."""
     return bytes(blob[:2]) == bytes([0xFF, SOI])
 
 
@@ -80,7 +80,7 @@ def _scale(name: str, size: tuple[int, int], source: list[int]) -> int:
 def _divided(geometry: Geometry, slot: int, scale: int, source_size: tuple[int, int]) -> Geometry:
     """Return the geometry of image ``slot`` in pixels of its attachment, which is ``scale`` times smaller.
 
-    Interpolation is at least bilinear, because whole pixels of the image may be fractions of the attachment's pixels.
+    Interpolation is at least bilinear, because a whole position in the image may be a fraction in the attachment.
     """
     chosen = Geometry.concatenate([geometry], [slot])
     low, high = chosen.clip[:, :2] // scale, -(-chosen.clip[:, 2:] // scale)

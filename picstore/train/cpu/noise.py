@@ -47,7 +47,7 @@ def random_bits(key, counter):
 
 @device_function
 def _random_words(key, first, uniform, angle, choice):
-    """Fill ``uniform`` (0 to 1), ``angle`` (radians) and ``choice`` (0 to 3) from 64 bits for each ``first`` + j."""
+    """Fill ``uniform`` (0 to 1), ``angle`` (radians), ``choice`` (0 to 3); element j uses counter ``first`` + j."""
     for j in range(choice.size):
         z = random_bits(key, first + j)
         uniform[j] = (_f32(_i32(z >> _S33)) + _HALF) * _SCALE

@@ -23,7 +23,7 @@ from picstore.train.cpu.warp_taps import warp_taps
 from picstore.train.transforms.geometry import Geometry
 from picstore.train.transforms.padding_and_edges import CONSTANT, border_indices, vector_length
 
-_TOLERANCE = 1e-6  # allowance for rounding errors: of a size in pixels, and of a scale relative to the scale
+_TOLERANCE = 1e-6  # allowance for rounding errors: in pixels for a size, and relative for a scale
 
 
 def render(pixels: U8, geometry: Geometry, slot: int, *, origin: tuple[int, int], factor: int, out: U8) -> None:

@@ -21,7 +21,7 @@ from picstore.train.transforms import opcodes
 from picstore.train.transforms.color_program import ColorProgram
 from picstore.train.transforms.opcodes import OutputDtype
 
-# Kernels of color steps by opcode: of steps without operands, and of steps with operands.
+# Kernels of color steps by opcode: ``_OF_IMAGES`` for steps without operands, ``_OF_OPERANDS`` for the others.
 _OF_IMAGES: dict[int, Callable[[U8], None]] = {opcodes.AUTOCONTRAST: stretch_contrast, opcodes.EQUALIZE: equalize}
 _OF_OPERANDS: dict[int, Callable[[F64, int, int, U8], None]] = {opcodes.SHARPNESS: sharpen, opcodes.BLUR: blur}
 
@@ -36,14 +36,14 @@ _PATTERNS: dict[int, tuple[Any, tuple[Any, ...]]] = {
 
 
 def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: OutputDtype) -> None:
-    """Run the color steps of image ``slot`` without the GIL: a kernel for adjacent pointwise steps or for another step.
+    """Run the color steps of image ``slot`` without the GIL; adjacent pointwise steps share one kernel call.
 
-    The Python code takes 2 µs, and 1 µs more for each kernel.
+    The Python code takes 2 µs, and 1 µs more for each kernel call.
 
     Args:
         program, slot: color program of the batch, and index of the image.
-        image: uint8 (3, H, W), C-contiguous, overwritten; may be ``out``, and need not be contiguous then if the
-            program is empty.
+        image: uint8 (3, H, W), C-contiguous, overwritten; may be ``out``. If it is, and the program is empty, the
+            image need not be contiguous.
         out: (3, H, W), any strides: uint8, float32, or 16-bit floats or their bits; ``image`` or separate memory.
 
     Raises:

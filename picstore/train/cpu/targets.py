@@ -78,7 +78,7 @@ def make_target(
     no object is dropped.
 
     Args:
-        names: fields of the extra, or attachments that are masks or JPEGs, see ``check_targets``.
+        names: fields of the extra, or attachments (masks, maps or JPEGs), see ``check_targets``.
         extra: the record's extra, None if it has none.
         masks: for each attachment of the record, the bytes of its image file, or a ``StoredMap``.
         geometry, slot: geometry of the batch, and index of the image.
@@ -93,7 +93,7 @@ def make_target(
         - ``polygons``: for each object a list of float32 (p, 2), clipped to the output; an outline outside is left out.
         - ``index``: int64 (k,), with any of the above: indices of the remaining objects in the extra.
         - ``extra``: the unchanged extra.
-        - a map, or its form ``:scaled`` or ``:valid``, see ``make_map``; None if the record lacks it.
+        - a map, or its name with ``:scaled`` or ``:valid``: array, see ``make_map``; None if the record has no map.
         - another attachment: a mask (H, W) by nearest neighbor, 0 outside, uint8, or int64 for more than 8 bits; a
           JPEG as uint8 (3, h, w), see ``make_image``; None if the record lacks the attachment.
 
@@ -212,7 +212,7 @@ def _move_polygons(polygons: list[list[F64]], geometry: Geometry, slot: int) -> 
 
 
 def _visible_rect(geometry: Geometry, slot: int) -> tuple[I64, I64]:
-    """Return (left, top) and (right, bottom) of an image's part within ``clip``, of which edges may hide more."""
+    """Return (left, top) and (right, bottom) of the part of an image within ``clip``; edges may hide some of it."""
     clip = geometry.clip[slot]
     return np.maximum(clip[:2], 0), np.minimum(clip[2:], geometry.source_size[slot])
 

@@ -66,8 +66,8 @@ def _narrow(start, step, low, high, first, last):
 def _interpolated(top, bottom, bits, weights):
     """Return one channel's level, interpolated from 2 × 2 neighbors.
 
-    ``top`` and ``bottom`` hold two neighboring pixels of 3 bytes each. The channel's level begins at bit ``bits`` for
-    the left pixel, and at bit ``bits`` - 24 for the right pixel.
+    ``top`` and ``bottom`` hold two neighboring pixels of 3 bytes each, the left one in the higher bits. The channel's
+    level begins at bit ``bits`` for the left pixel, and at bit ``bits`` - 24 for the right pixel.
     """
     left, right, low = _u64(bits), _u64(bits - 24), _u32(0xFF)
     total = (
@@ -167,7 +167,8 @@ def _warp_border(source, matrix, clip, fill, line, y, run, axes):
 def _safe(start, step, low, high, begin, end):
     """Return first and last + 1 of the output pixels x in a run whose source positions lie in pixels low … high.
 
-    The positions start + step · x are monotonic, so both ends move inwards until they fit, by at most two pixels.
+    The positions start + step · x are monotonic, so it is enough to move the run's ends, ``begin`` and ``end``,
+    inwards until their positions lie there, by at most two pixels.
     """
     first, last = begin, end
     while first < last and not low <= (start + first * step) >> 32 <= high:

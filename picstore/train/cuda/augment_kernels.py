@@ -112,7 +112,7 @@ def run_phase(
 
 @kernel
 def blur_rows(table, phase, levels, rows):
-    """For images whose ``phase`` begins with a blur, blur ``levels`` along rows, into ``rows``; see ``run_phase``."""
+    """For images whose ``phase`` begins with a blur, write ``levels``, blurred along rows, to ``rows``."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if tl.program_id(0) >= load_i32(descriptor, TILES):
@@ -137,7 +137,7 @@ def blur_rows(table, phase, levels, rows):
 
 @kernel
 def displace_rows(table, phase, rows):
-    """For images whose ``phase`` begins with an elastic step, blur that step's noise along rows, into ``rows``."""
+    """For images whose ``phase`` begins with an elastic step, write its noise, blurred along rows, to ``rows``."""
     descriptor = find_descriptor(table)
     begin = load_i32(descriptor, load_i32(descriptor, PHASES) + phase)
     if tl.program_id(0) >= load_i32(descriptor, TILES):
@@ -292,7 +292,7 @@ def _contrasted(descriptor, step, levels, total, y, x):
 
 @device_function
 def _blurred_down(table, descriptor, step, rows, y, x):
-    """Return r, g, b of the pixels (y, x), blurred along the columns of ``rows``, which ``blur_rows`` wrote."""
+    """Return r, g, b of the pixels (y, x) of ``rows``, blurred along columns; ``blur_rows`` has blurred along rows."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     source = rows + tl.load(descriptor + OFFSET)
     groups, weights = smoothing_row(table, step, 1)

@@ -125,7 +125,7 @@ class DescriptorTable:
 
     @property
     def size(self) -> int:
-        """Number of int64 words, even because Triton recompiles kernels for addresses not divisible by 16."""
+        """Number of int64 words, made even, because Triton recompiles kernels for addresses not divisible by 16."""
         words = self.header.size + self.rows.size + self.smoothing.size
         return words + words % 2
 

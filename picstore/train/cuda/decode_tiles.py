@@ -151,7 +151,7 @@ def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int
 
 @contextlib.contextmanager
 def _waiting_on_errors(device: torch.device) -> Iterator[None]:
-    """In a ``with`` block, make a device current; after an error, wait until it no longer reads the host's memory."""
+    """Make a device current in a ``with`` block; after an error, wait until the device no longer reads host memory."""
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         try:
             yield
@@ -184,9 +184,9 @@ def _parts(blocks: I64) -> Iterator[slice]:
 
 
 def _write_firsts(rows: I64, first: I64, count: I64) -> I64:
-    """Write the indices of each image's first block, table entry, sample, pixel byte and part of a segment to ``rows``.
+    """Write to ``rows`` where each image's blocks, table entries, samples, pixel bytes and parts begin, as indices.
 
-    Return the numbers of blocks, table entries, samples, pixel bytes and parts of segments of all images, int64 (5,).
+    Return the total number of each of these, int64 (5,). A part is a part of a segment.
     """
     amounts = np.empty((len(rows), 5), np.int64)
     amounts[:, :3] = rows[:, words.BLOCKS : words.SAMPLES + 1]
@@ -252,7 +252,7 @@ def _decode_part(
 def _launch(arrays: dict[str, torch.Tensor], rows: I64, count: int) -> None:
     """Launch the decoding kernels for the images that ``rows`` describes, with ``count`` parts of segments in all.
 
-    Triton's interpreter, in which each operation is slow, gets programs that compute as much as possible.
+    In Triton's interpreter an operation is slow whatever its size, so a program there computes as much as possible.
     """
     images, segments, entries = arrays["images"], arrays["segments"], arrays["entries"]
     coefficients, planes = arrays["coefficients"], arrays["planes"]

@@ -25,7 +25,7 @@ from picstore.train.cuda.augment_layout import (
 from picstore.train.cuda.triton_jit import device_function, tl
 from picstore.train.transforms import opcodes
 
-ERASE_NORMALS = 20  # opcode on GPUs for ERASE_RANDOM after NORMALIZE, which writes normally distributed values
+ERASE_NORMALS = 20  # opcode on GPUs for ERASE_RANDOM after NORMALIZE: erase by normally distributed values
 # Index, among the operands of a BLUR or ELASTIC step, of the operand that tells the step's first row of blur weights.
 SMOOTHING_ROW = 4
 

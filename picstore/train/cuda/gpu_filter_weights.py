@@ -29,9 +29,9 @@ from picstore.train.cuda.triton_jit import device_function, kernel, tl
 
 LANES = 256  # number of output pixels whose weights a program computes at once
 
-# For each axis of an image, ``WEIGHTS`` holds int32: the largest number of weights of an output pixel; from index
-# FIRSTS on, each output pixel's first source pixel; each output pixel's weight of the fill (1 << ONE_BITS minus its
-# other weights); each output pixel's first weight; each output pixel's second weight; and so on.
+# For each axis of an image, ``WEIGHTS`` holds int32. The first is the maximum number of weights of any output pixel.
+# From index FIRSTS on, there are rows with one number for each output pixel: its first source pixel; its weight of the
+# fill (1 << ONE_BITS minus its other weights); its first weight; its second weight; and so on.
 FIRSTS = tl.constexpr(1)
 
 _BILINEAR = tl.constexpr(filters.BILINEAR)  # Smaller codes, NEAREST and BOX, weigh all pixels alike.

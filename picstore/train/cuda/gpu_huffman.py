@@ -64,7 +64,8 @@ def make_tables(codes, places, images, tables, LANES: tl.constexpr):
         known = number < count
         window = tl.where(number < short, number << (16 - _BITS), number + short * _BIAS)
         length, symbol = number * 0, number * 0
-        low, index = 0, 0  # first code of ``bits`` bits, followed by zeros up to 16 bits; index of its symbol
+        # ``low`` is the first code of ``bits`` bits, followed by zeros up to 16 bits; ``index`` is its symbol's index.
+        low, index = 0, 0
         for bits in tl.static_range(1, 17):
             codes_of = tl.load(code + bits - 1).to(tl.int32)
             high = low + (codes_of << (16 - bits))

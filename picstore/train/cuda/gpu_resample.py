@@ -102,7 +102,7 @@ def _filtered(table, descriptor, y, x):
     across += 2 * width
     for u in range(taps_x):
         weight_x = tl.load(across + u * width)
-        i = tl.minimum(first_x + u, last_x)  # Only keeps the read within the image: weights beyond are 0.
+        i = tl.minimum(first_x + u, last_x)  # This only keeps the read within the image; weights beyond it are 0.
         row_r = y * 0 + x * 0 + _HALF_ROW
         row_g = row_r
         row_b = row_r

@@ -102,7 +102,7 @@ def check_determinism() -> None:
     """Check that torch does not fill new memory with a constant, which could overwrite an image decoded by nvJPEG.
 
     Raises:
-        UsageError: torch fills new memory, by work on a stream for which nvJPEG's hardware does not wait.
+        UsageError: torch fills new memory; nvJPEG's hardware does not wait for the stream that does this.
     """
     fills: Any = torch.utils.deterministic
     if torch.are_deterministic_algorithms_enabled() and fills.fill_uninitialized_memory:

@@ -32,7 +32,7 @@ class ResampleParams:
     antialias: Bools
     size: I64  # (n, 2), width and height of the outputs
     edges: F64  # (n, k, 3), (a, b, c) of each output's k half-planes a·x + b·y + c ≥ 0, in output pixels
-    shows_edges: Bools  # (n,), whether any edge hides output pixels
+    shows_edges: Bools  # (n,), whether the output shows an edge, beyond which pixels are hidden
 
     @classmethod
     def from_boxes(

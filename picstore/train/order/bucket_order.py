@@ -235,7 +235,7 @@ class _RankReading:
         self._previous = int(stops[-1])
 
     def _next_batches(self, planned: PlannedBatches) -> tuple[I64, I64]:
-        """Return indices in ``planned`` of this process's complete batches, and each one's last sample in the epoch."""
+        """Return indices of this process's complete batches in ``planned``, and of their last samples in the epoch."""
         groups = np.flatnonzero(planned.complete)
         stops = planned.samples["number"][planned.last[groups]]
         order = np.argsort(stops)

@@ -26,7 +26,8 @@ from picstore.train.order.global_batches import Division
 from picstore.train.order.rank_shares import RankShares
 
 _CHUNK = 1 << 14  # number of an epoch's samples to assign to batches at a time
-# Number of samples on either side of a guess that the search for a batch's start covers first; then 16 times as many.
+# Number of samples on either side of a guess that the search for a batch's start covers first; each further search
+# covers 16 times as many.
 _NEAR = 1 << 11
 # Number of bits of a batch's index in the field "batch"; the bits above are the bucket's index.
 _BATCH_BITS = 40
@@ -95,8 +96,8 @@ class BucketCounts:
         """Find the samples of an epoch that precede ``sample`` and come after the first ``firsts`` of their bucket.
 
         Returns:
-            The ascending indices of the samples found. They may begin with some of a bucket's first ``firsts`` samples.
-            And for each bucket, the number of its samples that precede its first sample found.
+            The ascending indices of the samples found, and for each bucket, the number of its samples before them. The
+            search goes back in steps, so samples found may include some of a bucket's first ``firsts`` samples.
         """
         begins, seen = np.full(len(firsts), sample), self.before(sample)
         found, span = [np.zeros(0, dtype=np.int64)], _SPAN
@@ -110,7 +111,7 @@ class BucketCounts:
         return numbers[numbers >= begins[self._table.of(samples.container, samples.record)]], seen
 
     def _joined(self, index: I64) -> I64:
-        """Sum, over positions ``index`` in the order of containers, each bucket's number of records before them."""
+        """Count each bucket's records before each position of ``index`` in the order of containers; sum the counts."""
         last = np.minimum(index, self._order.records - 1)
         containers, starts = self._order.containers.locate(last)
         total = np.zeros(self._table.tally.shape[1], dtype=np.int64)
@@ -141,7 +142,7 @@ class BucketCounts:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatches:
-    """Samples of a chunk of an epoch, and of the batches that are incomplete before the chunk, sorted by batch.
+    """Samples of a chunk of an epoch, and of batches that earlier chunks have left incomplete, sorted by batch.
 
     Attributes:
         samples: samples by batch, and within a batch in the order of the epoch; incomplete batches included.
@@ -185,7 +186,7 @@ class BucketPlan:
     divisions: Sequence[Division] = field(repr=False)
 
     def start(self, batches: int) -> int:
-        """Return the index in the epoch of the first sample before which ``batches`` batches are complete."""
+        """Return the minimum number of samples, counted from the epoch's start, that complete ``batches`` batches."""
         if not batches:
             return 0
         samples, whole = range(self.order.records), sum(len(division.ends) for division in self.divisions)

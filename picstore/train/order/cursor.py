@@ -29,7 +29,7 @@ class Worker:
 
     @property
     def step(self) -> int:
-        """Distance between two consecutive batches of a worker: the number of workers, or 1 in another process."""
+        """Distance between two consecutive batches of this process: the number of workers; 1 outside of workers."""
         return max(1, self.count)
 
 
@@ -54,17 +54,17 @@ class EpochCursor:
         self._length, self._whole, self._resume, self.loads = length, whole, False, 0
         # Start position of the first iteration after ``move_to``; None before that iteration and from the second on.
         self._first: tuple[int, int] | None = None
-        # ``_first`` if the iteration that began there was dropped after at most one batch; otherwise None.
+        # ``_first`` if the first iteration after ``move_to`` was dropped after at most one batch; otherwise None.
         self._peeked: tuple[int, int] | None = None
         # Start position that ``set_epoch`` gave to the next iteration; iterators still in use do not change it.
         self._named: tuple[int, int] | None = None
-        # Epoch of the loader minus the training loop's number for it; None after loading a state, until that is known.
+        # Epoch of the loader minus the training loop's number for it; None from loading a state until ``follow_epoch``.
         self._offset: int | None = 0
         self._shared = SharedIntegers((_MAX_WORKERS, 2))  # epoch and batch of each worker
         self._epoch = self._batch = 0
         # Position that this process most recently gave to worker 0 in the shared memory; worker 0 changes it there.
         self._published = [0, 0]
-        # Worker of a DataLoader whose position ``_epoch`` and ``_batch`` are; ``Worker()`` in any other process.
+        # DataLoader's worker that has set ``_epoch`` and ``_batch``; ``Worker()`` if no worker has.
         self._owner = Worker()
         self.move_to(0, 0)
 
@@ -102,7 +102,7 @@ class EpochCursor:
     def follow_epoch(self, number: int) -> None:
         """Make the next iteration begin with epoch ``number``, in the caller's count of epochs.
 
-        The first call after a state was loaded changes no position: ``number`` is the caller's number of that epoch.
+        The first call after a state was loaded only tells that the caller's number for the state's epoch is ``number``.
         """
         (number,) = check_position(epoch=number)
         if self._offset is None:
@@ -147,17 +147,17 @@ class EpochCursor:
             self._publish(epoch, first)
 
     def advance(self, epoch: int, batch: int, worker: Worker) -> None:
-        """Move to position (``epoch``, ``batch``), because the batch before it is handed over now.
+        """Move to position (``epoch``, ``batch``) when the batch before it is handed over.
 
-        At the end of an epoch, move on to the start of the next epoch. A worker stays at the end of the epoch, because
-        other workers may be behind.
+        From the end of an epoch, move on to the start of the next epoch; but a DataLoader's worker stays at the end,
+        because other workers may be behind.
         """
         if not worker.count and self._is_over(epoch, batch):
             epoch, batch = epoch + 1, 0
         before = [self._epoch, self._batch]
         self._epoch, self._batch = epoch, batch
         if worker.count:
-            # Leave a changed position: the main process has loaded a state, with which the next iteration begins.
+            # Keep a changed value: the main process has loaded a state, at whose position the next iteration begins.
             if self._length(epoch) is None and self._shared.values[worker.number].tolist() == before:
                 self._shared.values[worker.number] = epoch, batch
         else:

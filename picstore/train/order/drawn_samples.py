@@ -26,7 +26,8 @@ from picstore.train.order.weights import RecordShares
 # the record among the source's live records.
 DRAWN = np.dtype([(name, "<i8") for name in ("step", "rank", "slot", "source", "epoch", "position")])
 _CHUNK = 1 << 16  # number of samples to compute at a time
-_FEW = 8  # With buckets, up to this many records are searched for one by one; for more, all batches are computed.
+# Maximum number of records that a search with buckets looks up one by one; for more, it computes all batches.
+_FEW = 8
 
 
 class SteppedOrder(Protocol):
@@ -43,13 +44,13 @@ class SteppedOrder(Protocol):
         """Return the index of the global batch that takes each sample of a source; −1 if no batch takes the sample."""
 
     def lanes_of(self, source: int, numbers: I64) -> tuple[I64, I64 | int]:
-        """Return the lane and the turn of each sample of a source, as :meth:`RankShares.find_readers` takes them."""
+        """Return the lane of each sample of a source, and the turn (shift of ranks) of the sample's epoch."""
 
     def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:
         """Return the slot (place in the batch) of each sample of several batches, one batch after the other.
 
-        Each batch is the part of a rank in ``ranks`` in a global batch of ``steps``, and has its number of samples in
-        ``sizes``. Return None if the samples of each batch have the slots 0, 1, … in order.
+        Batch i is the part of rank ``ranks[i]`` in global batch ``steps[i]``, and has ``sizes[i]`` samples. Return None
+        if the samples of each batch have the slots 0, 1, … in order.
         """
 
 
@@ -63,7 +64,7 @@ class Drawn(Protocol):
         """Return, for each source, how often steps ``first`` to ``stop`` - 1 draw each record: int64 (records,)."""
 
     def find(self, source: int, positions: I64, first: int, stop: int) -> Table:
-        """Return the samples of steps ``first`` to ``stop`` - 1 that draw a source's live records ``positions``."""
+        """Return the samples of a source's live records ``positions`` in the steps ``first`` to ``stop`` - 1."""
 
 
 def drawn_samples(order: DatasetOrder | BucketOrder | MuxOrder, sources: Sequence[LiveRecords]) -> Drawn:
@@ -123,7 +124,7 @@ class _Source:
         return self.starts[found.container] + found.record
 
     def find(self, epoch: int, positions: I64) -> tuple[I64, I64]:
-        """Return the samples of an epoch that draw records ``positions``, and each sample's index in ``positions``."""
+        """Return an epoch's samples of records ``positions``, and the index in ``positions`` of each one's record."""
         containers = np.searchsorted(self.starts, positions, side="right") - 1
         records, which = positions - self.starts[containers], np.arange(len(positions))
         if self.weights is not None:
@@ -208,7 +209,7 @@ class _SteppedSamples:
             begin = end
 
     def _deal(self, steps: I64) -> tuple[Table, I64]:
-        """Return the samples of ``steps`` as rows of DRAWN, ``position`` still 0, and their indices in all epochs."""
+        """Return the samples of ``steps`` as rows of DRAWN, ``position`` still 0, and indices through all epochs."""
         windows = self._order.windows_of(steps)
         parts, numbered = [], []
         for source, (starts, stops, firsts) in enumerate(windows):

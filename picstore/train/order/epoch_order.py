@@ -70,7 +70,7 @@ class ContainerOrder:
         self._part = np.empty(len(counts), dtype=np.uint16)
         for start in range(0, len(counts), _PART):
             numbers = np.arange(start, min(start + _PART, len(counts)))
-            # ``below`` scales the high bits of a container's sort key, so the parts follow the order of the sort keys.
+            # ``rng.below`` scales a sort key's high bits to an index below ``parts``, so parts are in the keys' order.
             part = self._part[start : start + _PART]
             part[:] = numbers * parts // len(counts) if key is None else rng.below(key, numbers, parts)
         self._at_hand: Bools = np.zeros(parts, dtype=np.bool_)
@@ -142,7 +142,7 @@ class ContainerOrder:
         if self._key is not None:
             found = found[rng.stable_argsort(rng.bits(self._key, found))]
         records = np.where(self._at_hand, self._records, 0)
-        # For each part, the number of records, from the first part to the end of this part, in parts not yet sorted.
+        # For each part, the number of records in unsorted parts among the parts up to this one.
         others = self._part_ends - np.cumsum(records)
         self._sorted, self._ends = found, np.cumsum(self._counts[found]) + others[self._part[found]]
 
@@ -213,7 +213,7 @@ class EpochOrder:
         return numbers
 
     def _draw_permutations(self, containers: I64) -> None:
-        """Draw permutations of small containers that are not kept yet, in a sixth of the time of a call for each."""
+        """Draw missing permutations of small containers in one call; a call for each would take six times as long."""
         each = np.unique(containers)
         missing = np.array([number for number in each.tolist() if number not in self._permutations], np.int64)
         missing = missing[self._counts[missing] <= _SMALL]

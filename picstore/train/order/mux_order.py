@@ -220,7 +220,7 @@ class MuxOrder:
     def batches_and_rest(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Return the number of batches before a state, and the number of samples read of a rank's next batch.
 
-        Raise UsageError if no batch of this order begins at the state, or if the partly read batch is a different one.
+        Raise UsageError if no batch of this order begins at the state, or if the partly read batch is not this order's.
         """
         taken, rest = _taken(state, len(self.records))
         batches = self.schedule.batch_after(taken)
@@ -232,7 +232,7 @@ class MuxOrder:
         return batches, rest
 
     def _shares_batch(self, state: Mapping[str, Any], batch: int, rest: int) -> bool:
-        """Return whether this rank's part of ``batch`` is the batch that the state's loader had read up to ``rest``."""
+        """Return whether this rank's part of ``batch`` is the batch of which the state's mux read ``rest`` samples."""
         counts, ranks = state["counts"], self.world_size if state["version"] == 1 else 1
         same = [ranks * each for each in counts] == list(self.schedule.counts_at(batch))
         return same and state.get("world_size") == self.world_size and rest < int(self.shares(batch).sum())
@@ -258,7 +258,7 @@ class _RepeatingSource:
 
     def __init__(self, source: TrainingSource, number: int, order: MuxOrder) -> None:
         self._source, self._number, self._order = source, number, order
-        # For the latest requested epoch only, its order, and the containers that lanes are reading.
+        # By epoch, its order, and the containers that lanes are reading; only the latest requested epoch is kept.
         self._epochs: dict[int, tuple[EpochOrder, OpenRuns]] = {}
 
     def requests(self, window: _Window, slots: I64, weight: float) -> Iterator[SourceRequest]:
@@ -283,9 +283,9 @@ class _RepeatingSource:
 
 
 def _taken(state: Mapping[str, Any], sources: int) -> tuple[list[int], int]:
-    """Return the number of samples that each source gave before a state, and the number read of the next batch."""
+    """Return each source's number of samples before a state, and the number already read of the next batch."""
     if state["version"] == 1:
-        # In version 1, ``counts`` are of one rank's batch, and ``samples`` is one rank's total of all sources.
+        # In version 1, ``counts`` are the sources' counts in one rank's batch; ``samples`` is the rank's total.
         counts, (samples,) = _numbers(state, "counts", sources), check_position(samples=state.get("samples"))
         if not any(counts):
             raise UsageError(f"the state has counts {counts}; one above 0 is needed")

@@ -51,8 +51,9 @@ class RankShares:
     def find_readers(self, lanes: I64, turns: I64 | int = 0) -> tuple[I64, I64]:
         """Return the first and last rank that reads each lane, int64 (n,) each; the ranks between them read it too.
 
-        A lane is a part of an epoch; batches mix lanes. The only reader of a lane is rank (lane + turn) mod world size,
-        with ``turns``, (n,): the number of samples in all epochs before the lane's epoch, modulo the world size.
+        A lane is a part of an epoch; batches mix lanes. A lane with only one reader is read by rank (lane + turn) mod
+        world size. Its turn shifts the ranks in its epoch; ``turns``, (n,), are the numbers of samples in all earlier
+        epochs, modulo the world size.
         """
         rank = (lanes + turns) % self.world_size
         if not self.shared:
@@ -70,14 +71,14 @@ class RankShares:
             first: first rank that gets a leftover sample, see :func:`divide_samples`.
         """
         if not self.shared and not start % self.world_size and not stop % self.world_size:
-            # Without shared lanes, a rank takes every world_size-th sample of a batch between multiples of world_size.
+            # No lane is shared; start and stop are multiples of world_size. A rank takes every world_size-th sample.
             return np.arange(start + rank, stop, self.world_size)
         numbers = np.arange(start, stop)
         mine: I64 = numbers[self.deal(*self.lanes_of(numbers, records), first=first) == rank]
         return mine
 
     def lanes_of(self, numbers: I64, records: int) -> tuple[I64, I64]:
-        """Return the lane and the epoch's turn of each sample, see :meth:`find_readers`: int64 (n,) each.
+        """Return the lane of each sample, and the turn of its epoch, see :meth:`find_readers`: int64 (n,) each.
 
         Samples are counted through all epochs. If no lane is shared, rank t mod world size reads the lane of sample t.
         """
@@ -100,11 +101,11 @@ class RankShares:
         """Return the rank of each sample of several global batches, (n,); :meth:`deal` is for one batch.
 
         Args:
-            readers: first and last rank that reads each sample's lane, in the order of each batch.
+            readers: first and last rank that reads each sample's lane. The samples of a batch are in order.
             group: index of each sample's batch, ascending.
             sizes: number of samples in each sample's batch.
             firsts: first rank that gets a leftover sample, for each sample or for all, see :func:`divide_samples`.
-            whole: bool (batches,), whether all samples of a batch are given; None if those of all batches are. In
+            whole: bool (batches,), whether all samples of a batch are given; None if this is so for every batch. In
                 incomplete batches, samples that :func:`keep_own` leaves without an owner have rank −1.
         """
         if self.world_size == 1:
@@ -150,7 +151,7 @@ class RankShares:
 
 
 def divide_samples(samples: I64 | int, rank: I64 | int, world_size: int, *, first: I64 | int = 0) -> I64:
-    """Return a rank's number of a batch's samples; ranks get leftover samples in turn, beginning at rank ``first``."""
+    """Return the number of samples that a rank takes of a batch; ranks from ``first`` on get one leftover each."""
     turn = (np.asarray(rank) - first) % world_size
     return np.asarray(samples) // world_size + (turn < np.asarray(samples) % world_size)
 

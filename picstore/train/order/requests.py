@@ -112,7 +112,7 @@ class SourceRequest:
         slots: int64 (n,), place of each sample in the batch.
         plan: index in :attr:`TrainingSource.plans` of the plan for these samples.
         leaving: containers that lanes (parts of an epoch that batches mix) leave after the batch.
-        weight: weight of the rank's batch, as in :attr:`picstore.train.batch.Batch.weight`; equal in all its requests.
+        weight: weight of the rank's batch, see :attr:`picstore.train.batch.Batch.weight`; all its requests have it.
     """
 
     source: int

@@ -22,8 +22,8 @@ from picstore.storage.dataset import Dataset
 from picstore.train.order.epoch_order import Samples
 
 _TICKS = 30  # A record's share of an epoch's samples is counted in ticks: 2**30 ticks are one sample.
-# Ticks by which the offset, added to sums of shares before rounding, grows with each epoch: about 2**30 times the
-# fractional part of the golden ratio, and odd, so that 2**30 epochs have different offsets.
+# An epoch's offset is added to sums of shares before they are rounded. It grows by this number of ticks with each
+# epoch: about 2**30 times the golden ratio's fractional part, and odd, so that 2**30 epochs have different offsets.
 _GOLDEN = 663_608_941
 # Maximum number of samples, and of records, which keeps sums of shares in ticks within 63 bits.
 _MAX_SAMPLES = 1 << 31
@@ -111,7 +111,7 @@ class RecordShares:
         return replace(samples, record=found - first[which], copy=copy)
 
     def samples_of(self, containers: I64, records: I64, epoch: int) -> tuple[I64, I64]:
-        """Find which of the containers' samples are samples of the live ``records``; the inverse of :meth:`to_records`.
+        """Find the samples of live ``records`` among their containers' samples; the inverse of :meth:`to_records`.
 
         Returns:
             For each record, the index of its first sample among its container's samples, and the number of its samples.
@@ -163,7 +163,8 @@ class RecordWeights:
     def ticks(self, containers: I64, records: I64, lengths: I64) -> tuple[I64, I64]:
         """Return the sum of shares before each record, and the sum with the record's share, int64 (n,) in ticks.
 
-        ``records`` are the records of ``containers``, each of which has ``lengths`` records.
+        ``records`` are all records of ``containers``, one container after the other; ``lengths`` are the containers'
+        numbers of records.
         """
         inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
         sums = np.zeros((len(inside), inside.shape[1] + 1))

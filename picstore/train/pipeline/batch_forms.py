@@ -24,7 +24,7 @@ Filler: TypeAlias = Callable[..., BatchFiller]
 
 
 class BatchForm(ABC):
-    """Form of the images of a batch in CPU memory, such as pixels or JPEG streams, and what depends on the form.
+    """Form of the images of a batch in CPU memory, such as pixels or JPEG streams; tells how such batches are made.
 
     Attributes:
         decoded: whether host batches hold decoded images rather than streams.
@@ -36,8 +36,8 @@ class BatchForm(ABC):
     decoded = False
     reduces = True
     mapped = False
-    # A thread's share of a batch is one task if it has 16 to 64 images, so that all threads finish together. A task of
-    # 16 images takes 10 ms. A task of any size holds the GIL for 0.1 ms, so smaller tasks would cost more.
+    # A thread's share of a batch is a single task if it has 16 to 64 images; all threads then finish together. Smaller
+    # tasks would cost more: a task of any size holds the GIL for 0.1 ms, and a task of 16 images takes 10 ms.
     task = 16, 64
 
     def load_filler(self, spec: PipelineSpec) -> Filler:
@@ -126,7 +126,7 @@ class Streams(BatchForm):
 
 
 class Segments(BatchForm):
-    """Form of batches for picstore's GPU kernels: rows of JPEGs' tiles, and descriptions of their restart segments."""
+    """Form of batches for picstore's GPU kernels: JPEG tiles, in whole rows, and descriptions of their segments."""
 
     mapped = True
     # Tasks have more images than those that decode on the CPU, because describing an image's tiles takes 1/200 of the

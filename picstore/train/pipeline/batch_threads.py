@@ -40,7 +40,7 @@ from picstore.train.pipeline.prefetch import ContainerKey, ContainerUse, Prefetc
 from picstore.train.pipeline.stats import StatsCounter
 
 AHEAD = 3  # Maximum number of batches, filled or being filled, that the consumer has not taken.
-# Maximum number of further batches, after those AHEAD, for which containers are read early if the budget allows it.
+# Maximum number of batches after the first AHEAD whose containers are read early, if the budget allows it.
 MAX_REQUESTS = 32
 
 
@@ -315,7 +315,7 @@ class SetAside:
         self._waiting[key] = _Waiting(records, samples, container)
 
     def take(self, key: EpochContainer, samples: int) -> ReadResult:
-        """Return a container's set-aside records for ``samples`` samples of a batch; forget them after the last."""
+        """Return a container's set-aside records for ``samples`` uses in a batch; forget them after their last use."""
         waiting = self._waiting.pop(key)
         if waiting.samples > samples:
             self._waiting[key] = _Waiting(waiting.records, waiting.samples - samples, waiting.held)
