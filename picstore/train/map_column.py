@@ -75,7 +75,7 @@ def make_mapped_column(
         limit: maximum number of failures with which the column is saved.
 
     Raises:
-        UsageError: the dataset cannot be edited, the column cannot have its name or values, or another process is
+        UsageError: the dataset cannot be edited, the column's name or values are not allowed, or another process is
             making it.
         Unfinished: an earlier run was interrupted, and ``resume`` is false.
         TooManyFailures: there are more than ``limit`` failures; the finished parts are kept.

@@ -28,7 +28,7 @@ class Mixture:
 
 @kernel("(uint8[::1], uint8[::1], float32[::1], float64, int64)")
 def add_weighted(image, original, total, weight, position):
-    """Add ``weight`` times an image, uint8 (m,), that an AugMix chain has changed, to ``total``, float32 (m,).
+    """Add ``weight`` times an image, uint8 (m,), to ``total``, float32 (m,), the sum of AugMix's chains.
 
     At ``position`` MIX_FIRST, a new sum begins. At MIX_NEXT, ``original`` then overwrites the image, so that the next
     chain begins with it; at MIX_LAST, the sum, truncated to whole levels, overwrites the image.

@@ -50,7 +50,7 @@ def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
 def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]] | None:
     """Decode the part of a tiled JPEG that its views show, see ``decode_slot``.
 
-    Return None, for the caller to decode the whole image, if the views show all of it or it has no tiles.
+    Return None if the views show the whole image or it has no tiles; the caller then decodes the whole image.
     """
     one, top = slice(slot, slot + 1), int(records.tops[slot])
     tiled = TiledJpegs(records.layouts[one], records.addresses[one], records.sizes[one], ())

@@ -292,7 +292,7 @@ def _contrasted(descriptor, step, levels, total, y, x):
 
 @device_function
 def _blurred_down(table, descriptor, step, rows, y, x):
-    """Return r, g, b of the pixels (y, x) of ``rows``, blurred along columns; ``blur_rows`` has blurred along rows."""
+    """Return r, g, b of the pixels (y, x) of ``rows``, blurred along columns; ``blur_rows`` blurred them along rows."""
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     source = rows + tl.load(descriptor + OFFSET)
     groups, weights = smoothing_row(table, step, 1)

@@ -81,7 +81,7 @@ class DecodeStatus:
         """Wait until the kernels have run, and so have read the memory of the tables; the thread sleeps meanwhile.
 
         Returns:
-            int64 (n,): 0 for a sound image, otherwise the sum of some keys of ``REASONS``.
+            int64 (n,): 0 for a sound image, otherwise the sum of those keys of ``REASONS`` that apply.
         """
         if self._decoded is not None:
             self._decoded.synchronize()
@@ -209,7 +209,7 @@ def _upload(
     starts: Sequence[int],
     locked: Sequence[bool],
 ) -> dict[str, torch.Tensor]:
-    """Copy what kernels read of all batches' tables to the device; return the kernels' input arrays by name."""
+    """Copy to the device what kernels read of all batches' tables; return the kernels' input arrays by name."""
     block = torch.empty(starts[-1], dtype=torch.uint8, device=device)
     for number, each in enumerate(tables):
         host = torch.from_numpy(each.block[: each.layout.uploaded])

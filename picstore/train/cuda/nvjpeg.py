@@ -170,8 +170,8 @@ def _decode_some(
         For each stream its image or, if it fails even as a single stream, the error's message.
     """
     if device.type == "cuda":
-        # Wait for all work on the stream, because nvJPEG's hardware engine does not, and may write to memory that this
-        # work still uses: otherwise 134 of 200 batches were damaged on an H100 (torchvision pull request 9606).
+        # Wait for all work on the stream, because nvJPEG's hardware engine does not wait, and may write to memory that
+        # this work still uses: otherwise 134 of 200 batches were damaged on an H100 (torchvision pull request 9606).
         torch.cuda.current_stream(device).synchronize()
     try:
         return list(decode(streams))

@@ -43,8 +43,8 @@ class EpochCursor:
     Args:
         length: function that returns the number of batches in an epoch, or None if an epoch has no end.
         whole: whether the iteration after one that was broken off begins the next epoch instead of continuing with the
-            next batch. In workers it always does if epochs end, because workers are ahead of the batches that the
-            caller has taken.
+            next batch. In workers it always begins the next epoch if epochs end, because workers are ahead of the
+            batches that the caller has taken.
 
     Attributes:
         loads: number of states that were loaded. Iterators that began before the latest load are outdated.
@@ -140,7 +140,7 @@ class EpochCursor:
         """Note that an iteration that began in this process at batch ``first`` of ``epoch`` was dropped before its end.
 
         If it was the first iteration after ``move_to``, and at most one batch was taken, the next iteration begins at
-        the same position. Until then, :attr:`position` still counts the batch that was taken.
+        the same position. Until that iteration, :attr:`position` still counts the batch that was taken.
         """
         if self._whole and self._first == (epoch, first) and self.position in ((epoch, first), (epoch, first + 1)):
             self._first, self._peeked = None, (epoch, first)

@@ -171,7 +171,7 @@ class _SteppedSamples:
             begin, end = low // source.records, -(-high // source.records)
             epochs: Sequence[int] = range(begin, end)
             if source.weights is None and source.taken == source.records and len(epochs) > 2:
-                # A whole epoch draws each record once, so only the first and last epoch, perhaps partial, are computed.
+                # Whole epochs draw each record once, so only the first and last, which may be partial, are computed.
                 total += len(epochs) - 2
                 epochs = [begin, end - 1]
             for epoch in epochs:

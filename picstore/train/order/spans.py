@@ -20,7 +20,7 @@ MAX_READ = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Range of training steps, one batch each, from batch ``first`` of ``epoch`` on; a call yields the batch requests.
+    """Range of training steps, one batch each, from batch ``first`` of ``epoch`` on; calling it yields batch requests.
 
     Attributes:
         step: distance between two batches of a DataLoader's worker, see :meth:`Order.requests`; otherwise 0.
