@@ -71,7 +71,8 @@ LAYERS = {
         "shuffle | verify | view | warm",
     ],
     "picstore.viewer": [
-        "background | drawn | images | queries | security | text_search",
+        "background",
+        "drawn | images | queries | security | text_search",
         "records | replay",
         "session",
         "comparison | grid | health | ledger_summary | training_routes",

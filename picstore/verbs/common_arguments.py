@@ -161,7 +161,7 @@ def open_selection(
         raise UsageError("split and part belong together: --split 0.9 --part 1, in Python split=0.9, part=1")
     if split is None or part is None:
         if split_by is not None or split_seed:
-            raise UsageError("split_by and split_seed belong to a split: --split 0.9 --part 1 --split-by COLUMN")
+            raise UsageError("split_by and split_seed belong to a split; give --split and --part too")
         return dataset
     fractions = [split] if isinstance(split, (int, float)) else split
     parts = dataset.split(*fractions, seed=split_seed, by=split_by)

@@ -117,7 +117,9 @@ class AheadStage:
             raise CancelledError
         if not self._running and not self._closed:
             self._running = True
-            for work in (self._receive_all, self._start_all, self._finish_all):
+            # ``_finish_all`` comes first, because ``close`` cancels calls that no thread has begun, and batches that
+            # ``_start_all`` has started must be finished.
+            for work in (self._finish_all, self._start_all, self._receive_all):
                 self._pool.submit(work)
         made = None if self._closed else self._finished.get()
         with self._changed:

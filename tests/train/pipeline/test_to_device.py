@@ -22,6 +22,7 @@ from picstore.train.batching.spec import OutputSpec
 from picstore.train.pipeline import runner
 from picstore.train.pipeline import to_device as stages
 from picstore.train.pipeline.device_decoding import TOGETHER, CopyPixels, Finish, MadeBatch
+from picstore.train.pipeline.own_threads import ThreadPool
 from picstore.train.pipeline.to_device import STREAMS, AheadStage, TensorStage
 
 
@@ -284,6 +285,18 @@ def test_closing_finishes_what_was_started_and_cancels_who_waits() -> None:
     assert make.finished == [number for started in make.started for number in started]
     with pytest.raises(CancelledError):
         stage.receive()
+
+
+def test_no_batch_is_started_whose_end_a_close_would_cancel() -> None:
+    source, make = Source(9), Together()
+    stage = AheadStage(source, make=make, device=torch.device("cpu"))
+    stage._pool = ThreadPool(2, "device")  # Of the stage's three calls, the last never begins.
+    consumer = in_thread(lambda: [0 for _ in range(1) if stage.receive()])
+    with pytest.raises(TimeoutError):
+        consumer.result(0.2)
+    make.go_on.set()
+    stage.close()
+    assert make.finished == [number for started in make.started for number in started]
 
 
 def in_thread(function: Callable[..., list[int]], *arguments: Any) -> Future[list[int]]:
