@@ -74,18 +74,21 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
     in the same order, epoch after epoch; each worker makes every n-th batch.
 
     Args:
-        path: folder or URL of a dataset, or an open ``Dataset`` with its selection, cache and unsaved edits.
+        path: folder or URL of a dataset; or an open ``Dataset``, whose selection of records, cache and unsaved edits
+            then apply.
         batch_size: number of images in a batch of this rank; with ``Views``, number of records. Required, unless
-            ``global_batch_size`` or a transform with ``tokens`` is given.
+            ``global_batch_size`` is given, or ``tokens`` for ``Buckets`` or ``Sequences``.
         global_batch_size: number of images in the batches of all ranks together, in place of ``batch_size``. The ranks'
             batches may differ by one image, so multiply each rank's loss by :attr:`picstore.Batch.weight`.
-        transform: a list of transforms, a ``Compose``, an ``nn.Sequential`` or a single transform; or ``Views``,
-            ``Buckets``, ``Sequences`` or ``Progressive``. In a list, geometric transforms come first, then color
-            transforms, then ``MixUp``, ``CutMix`` and functions, which are called with the images of the batch.
+        transform: a list of transforms, a ``Compose``, an ``nn.Sequential`` or a single transform; or ``Views``
+            (several images of each record), ``Buckets`` (one shape per batch), ``Sequences`` (of patches) or
+            ``Progressive`` (a list of transforms for each range of epochs). In a list, geometric transforms come first,
+            then color transforms, then ``MixUp``, ``CutMix`` and functions, which are called with the images of the
+            batch.
         aug_repeats: number of differently augmented images of each record in a batch. It must divide ``batch_size``,
             and multiplies the number of batches in an epoch.
-        shuffle: False yields the records of each lane in the stored order. ``lanes`` is then the world size by default,
-            so that each rank reads one contiguous range.
+        shuffle: True yields a new order in each epoch. False yields the records of each lane in the stored order;
+            ``lanes`` is then the world size by default, so that each rank reads one contiguous range.
         seed: random seed of the order and of the transforms.
         drop_last: True drops an epoch's last records if they do not fill a global batch. False yields every undamaged
             record exactly once; the last two batches may then be smaller, but are never empty.
@@ -97,9 +100,10 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             of a column. An epoch has as many samples as without weights.
         balance: name of a column of integers or strings, such as ``"label"``, whose values are yielded equally often.
         repeat: number of samples of an epoch divided by the number of records.
-        lanes: number of places in the epoch's sequence of records from which each batch takes its samples, at most
-            65,536. Each lane keeps a container in memory. By default the smallest multiple of the world size that is at
-            least 32. ``load_state_dict`` takes over the state's lanes unless they are given here.
+        lanes: number of parts of equal length into which an epoch's sequence of records is cut, at most 65,536. Batches
+            take one record from each lane in turn, and each lane keeps a container in memory. By default the smallest
+            multiple of the world size that is at least 32. If ``lanes`` is not given, ``load_state_dict`` takes over
+            the number of lanes in the state.
         on_damage: ``"skip"`` replaces each damaged record by another one, logs it with file and offset, and counts it
             in ``loader.damaged``. ``"raise"`` raises an error at the first damaged record.
         max_pixels: an image with more pixels counts as damaged, and no memory is allocated for it; by default 2²⁸.
@@ -110,8 +114,9 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             ``processes`` × 1.25 × the lanes of this rank × the size of the largest container, and at least 64 MiB per
             process.
         targets: names of values to yield with each image in ``batch.targets``: ``"boxes"``, ``"keypoints"``,
-            ``"polygons"``, ``"extra"``, and names of masks, maps and other attachments. Geometric transforms move them
-            with the image. If columns are named, their values are in ``batch.columns``.
+            ``"polygons"``, ``"extra"`` (the record's JSON object), and names of attachments (files stored with a
+            record, such as masks and depth maps). Geometric transforms move all but ``"extra"`` with the image. Names
+            of columns (values stored for each record, such as captions) add their values to ``batch.columns``.
         dtype: type of the images: uint8, float16, bfloat16 or float32; by default uint8, or float32 with ``Normalize``
             or ``ToTensor``. Floats are from 0 to 1 unless normalized.
         memory_format: memory layout of the images: ``torch.contiguous_format`` or ``torch.channels_last``.
@@ -122,7 +127,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
             wait for each other. False makes them in threads of your program.
         processes: number of separate processes that make batches in turn. By default one for every four threads, or for
             every four cores of the rank if these are fewer; at least 1 and at most 8. The processes share ``threads``
-            and ``budget``. The batches are the same.
+            and ``budget``. The batches are the same for any number of processes.
         engine: ``"local"`` makes batches on this machine. ``"ray"`` makes the same batches on the Ray cluster to which
             your program is connected or that ``RAY_ADDRESS`` names, or else on a cluster that is started on this
             machine.
