@@ -128,7 +128,7 @@ def keep_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts
 
 
 def _write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Write a version's record counts; do nothing for None, or if damaged records, which have no label, are missing."""
+    """Write a version's record counts; do nothing if they are None, or lack damaged records, whose label is unknown."""
     if counts is not None and counts.records == manifest.images_left:
         write_counts(root, manifest, counts)
 
@@ -231,7 +231,7 @@ def restore_manifest(root: WritableLocation) -> str | None:
     None if both are sound.
 
     Raises:
-        Unfinished: a conversion or shuffle into this folder has not ended; a copy alone never makes a dataset.
+        Unfinished: a conversion or shuffle into this folder has not ended; a copy is then not restored.
         NotADataset: there is no dataset, or ``picstore.json`` belongs to another program and there is no copy.
         UnsupportedVersion: a later picstore wrote the manifest.
         Damage: the manifest is damaged, and there is no sound copy.

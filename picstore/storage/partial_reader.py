@@ -95,7 +95,7 @@ class PartialRead:
         return done
 
     def _finish(self) -> None:
-        """Give the container its buffer, move headers next to their rows, and mark records with wrong checksums."""
+        """Give the container its buffer, join each JPEG's header to its rows, and mark records with wrong checksums."""
         buffer, container = self.buffer, self.container
         container.buffer = buffer
         container.read_size += len(buffer)
@@ -285,7 +285,7 @@ class TableReader:
         Containers that are damaged or cannot be read are left out; the caller then reads them whole.
 
         ``places`` maps each container's number to its file and position. ``unpack`` builds a container from its number,
-        the bytes before its payload, and its header. The attribute ``read_size`` of a container that was kept is 0.
+        the bytes before its payload, and its header. ``read_size`` of a result is 0 if its tables were still in memory.
         """
         begun = {number: self._begin(number, path) for number, (path, _) in places.items() if number not in self._kept}
         found = {}

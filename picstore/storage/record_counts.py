@@ -197,5 +197,5 @@ def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None
 
 
 def end_of_ids(ids: I64) -> int:
-    """Return a number above all ``ids``, int64: −1 is a damaged entry, other negative values are ids from 2**63 on."""
+    """Return a number above all ids. ``ids``, int64, has ids from 2**63 on as negative values, and −1 for damage."""
     return 1 + int(ids[ids != -1].view(np.uint64).max(initial=0))

@@ -30,7 +30,7 @@ FACTS = np.dtype(  # facts about a record from its index entry, 26 bytes
         ("encode_path", "u1"),  # Copy of the index entry's flags; only bits 2 and 3, the encode path, are used.
     ]
 )
-# Names of the index entry's fields from which FACTS' fields with other names are taken.
+# Fields of FACTS that an index entry has under another name, with that name.
 _SOURCES = {"bytes": "length", "encode_path": "flags"}
 
 
@@ -110,13 +110,13 @@ class RecordTable:
 
     Attributes:
         names: column names: ``id``, ``label``, ``width``, ``height``, ``bytes`` of the JPEG, ``sampling`` of its
-            chroma (``"420"``, ``"grey"``), ``encode_path`` (``"lossless"``, ``"reencoded"``, ``""`` if not known), and
-            the dataset's columns.
+            chroma (such as ``"420"`` or ``"grey"``), ``encode_path`` (``"lossless"``, ``"reencoded"``, or ``""`` if
+            not known), and the dataset's columns.
     """
 
     def __init__(self, count: int, facts: Callable[[], Table], columns: Mapping[str, Callable[[], Column]]) -> None:
         self._count = count
-        # Function that reads the FACTS of all records, (count,), in which the column ``label`` replaces stored labels.
+        # Function that reads FACTS of all records, (count,), with the labels of the dataset's column ``label``, if any.
         self._read_facts = facts
         self._columns = {name: column for name, column in columns.items() if name != LABEL}
         self.names = (*(FACTS.names or ()), *(name for name in self._columns if name not in (FACTS.names or ())))

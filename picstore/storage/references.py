@@ -63,7 +63,7 @@ class ReferencesRoot:
         return file
 
     def leads_out(self, path: str) -> bool:
-        """Return whether a symbolic link leads a file's path out of this root; always False if it is not confined."""
+        """Return whether a symbolic link leads a file's path out of this root; always False if links may do so."""
         return self.confined and isinstance(self.folder, Folder) and not _lies_in(path, str(self.folder))
 
 
@@ -122,7 +122,7 @@ def _lies_in(path: str, folder: str) -> bool:
 
 
 def indexed_folder(where: Where) -> tuple[Location, ...]:
-    """Return the folder of a local index's images as a tuple; () if the index states neither absolute path nor URL."""
+    """Return a tuple of a local index's folder of images; () if its path is relative, or if there is no local index."""
     location = locate(where)
     if not isinstance(location, Folder) or not (location / MANIFEST).is_file():
         return ()

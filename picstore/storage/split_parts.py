@@ -49,7 +49,7 @@ def assign_parts(ids: I64, bounds: F64, *, seed: int, values: Values | None = No
 
 
 def _even_points(ids: I64, values: Values, key: int) -> U64:
-    """Return each record's point in Kronecker's sequence, see :func:`assign_parts`, as an integer times 2**-64."""
+    """Return each record's point in Kronecker's sequence, see :func:`assign_parts`, in units of 2**-64."""
     array = np.array(values)
     if array.ndim != 1 or array.dtype.kind not in "iuU":
         raise UsageError("by= takes a column of integers or texts, with a value for each record")

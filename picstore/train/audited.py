@@ -21,7 +21,7 @@ from picstore.train.order.epoch_order import groups_of
 from picstore.train.order.mux_order import MuxOrder
 from picstore.train.orders_of_states import AnyOrder
 
-# Results of ``Audit.status``, which compares the training's version of a dataset with the latest version.
+# Results of ``Audit.status``: what became of a record, which may be deleted or added before or since the training.
 PRESENT, DELETED_SINCE, DELETED_BEFORE = "present", "deleted since", "deleted before"
 NOT_SELECTED, ADDED_SINCE, UNKNOWN = "not selected", "added since", "not in this dataset"
 _SAMPLE = np.dtype([*DRAWN.descr, ("id", "<i8")])
@@ -33,7 +33,7 @@ _SPARSE = 4  # If at most a fourth of the containers have records to look up, on
 class Audit:
     """Samples that all ranks drew before a training's state was saved; the methods compute them as arrays.
 
-    A step is a global batch: the batches of one step on all ranks. Steps are numbered from 0 through all epochs.
+    A step is a global batch, which consists of one batch of each rank. Steps are numbered from 0 through all epochs.
 
     Attributes:
         datasets: the training's datasets, in the versions that the state names and with the training's selections.
@@ -111,7 +111,7 @@ class Audit:
         return self._with_ids(self._drawn.find(source, some, *self._bounds(first, stop)))
 
     def counts(self, *, source: int = 0, first: int = 0, stop: int | None = None) -> I64:
-        """Return how often each record of ``datasets[source]`` was drawn, in order of position: int64 (records,)."""
+        """Return how often each record of ``datasets[source]`` was drawn, by its position there: int64 (records,)."""
         return self.all_counts(first, stop)[source]
 
     def all_counts(self, first: int = 0, stop: int | None = None) -> list[I64]:
@@ -162,7 +162,7 @@ class Audit:
         return paths
 
     def ids_of_paths(self, paths: Iterable[str], *, source: int = 0) -> dict[str, int]:
-        """Return, by path, the id of the record with each of ``paths``, deleted records included; read all indexes."""
+        """Return a dict from each of ``paths`` that a record has, deleted or not, to its id; this reads all indexes."""
         wanted, containers = set(paths), self.datasets[source].containers
         every = LiveRecords.from_deleted(self.datasets[source].rows["records"], np.zeros(0, np.int64), file="")
         pairs = zip(read_paths(containers.index, every), containers.ids().tolist(), strict=True)

@@ -222,7 +222,7 @@ class MapDataset(data.Dataset[Item]):
 
 
 def _images_of(batch: Batch) -> list[Any]:
-    """Return each record's image; with ``Views``, by group, a tensor (count, 3, H, W), or a list if sizes vary."""
+    """Return each record's image, or with ``Views`` a dict by group: (count, 3, H, W), or a list if sizes vary."""
     if not isinstance(batch.images, dict):
         return list(batch.images)
     return [

@@ -173,9 +173,9 @@ class DataMux(BatchLoader[MuxOrder]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where another mux of the same datasets and seed stopped.
 
-        The other mux may have had different counts, schedule and world size. But one of this mux's global batches must
-        begin after as many samples of each dataset as the other mux's complete global batches had together. A state in
-        the middle of a batch, after ``read``, also needs the same counts and world size.
+        The other mux may have had different counts, schedule and world size. But count each dataset's samples in the
+        other mux's complete global batches: one of this mux's global batches must begin after the same numbers. A
+        state in the middle of a batch, after ``read``, also needs the same counts and world size.
 
         Raises:
             UsageError: the state does not fit this mux.

@@ -206,7 +206,7 @@ class RemoteFile(Location):
         return self._ask(lambda client: library().head(client, self.key))
 
     def _ask(self, request: Callable[[Any], T], *, patient: bool = False) -> T:
-        """Send a request; retry if the store fails or cuts an answer short; obstore does not retry the latter."""
+        """Send a request; retry if the store fails or cuts an answer short, where obstore would not retry."""
         client, rule = self._client_of(NO_RETRIES), retries(patient=patient)
 
         def send() -> T:

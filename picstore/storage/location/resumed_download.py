@@ -73,7 +73,7 @@ class Retries:
             wait = min(self.longest, random.uniform(self.first, self.base * wait))  # noqa: S311
 
     def config(self) -> dict[str, Any]:
-        """Return the rule as the options by which obstore configures a client's retries."""
+        """Return this rule of retries as the options of a client of obstore."""
         backoff = {
             "init_backoff": timedelta(seconds=self.first),
             "max_backoff": timedelta(seconds=self.longest),

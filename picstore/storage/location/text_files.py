@@ -21,7 +21,7 @@ _WIDE = {
 
 
 def text_of_file(data: Buffer, errors: str = "strict") -> str:
-    """Decode the bytes of a text file, as UTF-8 or by its byte order mark, which editors on Windows write.
+    """Decode a text file's bytes by their byte order mark, which editors on Windows write, or else as UTF-8.
 
     ``errors`` is that of ``bytes.decode``; for UTF-16 and UTF-32, any value except "strict" means "replace".
     """

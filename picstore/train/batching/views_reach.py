@@ -68,7 +68,7 @@ def boxes_to_cut(reach: I64, size: I64) -> I64:
 
 
 def box_of_decoded(box: I64, origin: Sequence[int] | I64, factor: int) -> tuple[int, int, int, int]:
-    """Convert a box (4,) from pixels of a stored image to pixels of its decoded part, which begins at ``origin``."""
+    """Convert a box (4,) in a stored image to pixels of the part from ``origin`` on, decoded at 1 / ``factor`` size."""
     left, top, right, bottom = (box - np.tile(np.asarray(origin, np.int64), 2)).tolist()
     return left // factor, top // factor, -(-right // factor), -(-bottom // factor)
 

@@ -153,7 +153,7 @@ def _count_levels(plane, counts):
 
 @device_function
 def _equalizing_table(counts, table):
-    """Write each level's equalized value to ``table``, from the histograms ``counts``; return False if levels stay."""
+    """Write each level's equalized value to ``table``, from histograms ``counts``; return False if no level changes."""
     total, last = 0, 0
     for level in range(_LEVELS):
         count = 0

@@ -23,7 +23,7 @@ _POSITIONS = ThreadBuffer()
 
 _f32, _i32, _u8, _u32, _u64 = np.float32, np.int32, np.uint8, np.uint32, np.uint64
 _LOW, _SHIFT, _HALF = np.uint32(0xFF), np.uint32(BITS), np.uint32(ONE // 2)
-_INSIDE = np.uint32(1 << 24)  # bit that is set in packed pixels with the image's levels, and not in those of fill or 0
+_INSIDE = np.uint32(1 << 24)  # bit of packed pixels: 1 in the image's pixels, 0 in pixels of the fill or a zero border
 _PER_ONE, _FRACTION = np.float32(1 / ONE), ONE - 1
 
 

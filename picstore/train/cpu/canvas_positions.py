@@ -22,7 +22,7 @@ _TO_UNIT = np.float32(2.0**-23)
 
 @inlined
 def _fixed(at, scale, shift, extent):
-    """Return ``at`` · scale + shift, rounded down to int32, at most one pixel outside of 0 to ``extent`` pixels."""
+    """Return ``at`` · scale + shift, limited to the range from −1 to ``extent`` + 1 pixels, rounded down to int32."""
     at = at * scale + shift
     at = at if at > -scale else -scale  # NaN becomes -scale too.
     highest = scale * (extent + 1) - 1

@@ -116,10 +116,10 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
         marks: bool (n,), images to make; and bool (n,), set for images that are made.
         streams: addresses, sizes and layouts of the streams in memory, as ``jpeg.cut.TiledJpegs`` has them; width and
             height of the stored images; and the number of their pixel rows above the first row in memory.
-        geometry: boxes to cut (n, 4), and factors by which decoding divides sides (n,). Then (views · n, …), the first
-            view of all slots first: boxes to resample, clips, flips, interpolations, antialias and fills.
+        geometry: boxes to cut (n, 4), and factors by which decoding divides sides (n,). Then (views · n, …), all slots
+            of a view together: boxes to resample, clips, flips, interpolations, antialias and fills.
         workspace: the decoder's arrays, and a buffer for pixels.
-        targets: int64 (views · k, 7), ``strided_image`` of the outputs of k slots, the first view of all slots first.
+        targets: int64 (views · k, 7), ``strided_image`` of the outputs of k slots, all slots of a view together.
         stages: addresses of the kernels ``STAGES``.
 
     Returns:

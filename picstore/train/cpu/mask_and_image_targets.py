@@ -46,10 +46,10 @@ def make_image(name: str, blob: bytes | memoryview, geometry: Geometry, slot: in
         geometry, slot: geometry of the batch, and index of the image.
 
     Returns:
-        uint8 (3, h, w): the attachment under the geometry, in the attachment's scale, without color transforms.
+        uint8 (3, h, w): the attachment cropped and resized, in its own scale, without color transforms.
 
     Raises:
-        ImageError: the JPEG is damaged or has no such size, or the integer does not divide the output's sides.
+        ImageError: the JPEG is damaged or has another size, or the integer does not divide the output's sides.
     """
     header = parse_header(blob)
     scale = _scale(name, (header.width, header.height), geometry.source_size[slot].tolist())

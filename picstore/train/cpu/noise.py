@@ -27,7 +27,8 @@ _ZERO, _HALF, _ONE, _TOP = (np.float32(number) for number in (0, 0.5, 1, 255))
 _SCALE = np.float32(2.0**-31)
 _TURN = np.float32(np.pi / 4 * 2.0**-30)  # factor from integers in [−2**30, 2**30) to angles in [−π/4, π/4) radians
 _CENTER = np.float32(2.0**30)
-# Bits of the float32 sqrt(1/2); subtracted from the bits of a number in [sqrt(1/2), sqrt(2)), they leave exponent 0.
+# Bits of the float32 sqrt(1/2). If they are subtracted from the bits of a number in [sqrt(1/2), sqrt(2)), the bits of
+# the result's exponent are 0.
 _ROOT = np.int32(0x3F3504F3)
 _MANTISSA, _BITS = np.int32((1 << 23) - 1), np.int32(23)
 _LN2 = np.float32(np.log(2.0))

@@ -116,7 +116,7 @@ def _solarize_add(flat, added, threshold):
 
 @device_function
 def _permute(chunk, first, second):
-    """Make channel ``first`` red, channel ``second`` green, and the third channel blue."""
+    """Make channel ``first`` red, channel ``second`` green, and the remaining channel blue."""
     sources = chunk[first], chunk[second], chunk[3 - first - second]
     red, green, blue = chunk[0], chunk[1], chunk[2]
     for i in range(red.size):

@@ -153,7 +153,7 @@ def _with_border(
 ) -> tuple[Array, tuple[int, int]]:
     """Add to an image or mask those pixels of its repeated or mirrored border that the output shows.
 
-    Return the pixels, and left and top of their first pixel in source pixels, as ``origin`` is for ``pixels``.
+    ``origin`` is left and top, in source pixels, of the first of ``pixels``. Return the new pixels and their origin.
     """
     (left, top, right, bottom), (width, height) = geometry.window[slot].tolist(), geometry.source_size[slot].tolist()
     if left >= right or top >= bottom:

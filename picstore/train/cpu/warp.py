@@ -142,7 +142,7 @@ def _border_position(first, by, gentle, at, x, low, high):
 def _warp_border(source, matrix, clip, fill, line, y, run, axes):
     """Interpolate the pixels ``run`` (first, last + 1) of output row ``y``; neighbors may lie outside clip or image.
 
-    The clip's border pixels repeat beyond the clip, and ``fill`` surrounds the image.
+    Beyond the clip, its border pixels repeat. Where the clip extends beyond the image, it shows ``fill``.
     """
     (first_x, by_x, gentle_x), (first_y, by_y, gentle_y) = axes
     for x in range(run[0], run[1]):
@@ -186,7 +186,7 @@ def warp(source, matrix, clip, edges, fill, target):
         source: uint8 (h, w, 3), C-contiguous.
         matrix: float64 (2, 3), map of output pixels to source pixels; finite.
         clip: int64 (4,), left, top, right, bottom in source pixels, not empty, within 2**30.
-        edges: float64 (k, 3), half-planes a·x + b·y + c ≥ 0 in output pixels; outside of any, the output is fill.
+        edges: float64 (k, 3), half-planes a·x + b·y + c ≥ 0 in output pixels; fill is outside of their intersection.
         fill: uint8 (3,), shown within the clip but outside of the source.
         target: ``strided_image`` of the output, uint8 (3, H, W).
     """
@@ -225,7 +225,7 @@ def apply_edges(edges, fill, hard, target):
     """Write the fill to pixels beyond any edge, and blend pixels within half a pixel of an edge with the fill.
 
     Args:
-        edges: float64 (k, 3), half-planes a·x + b·y + c ≥ 0 in output pixels; outside of any, the output is fill.
+        edges: float64 (k, 3), half-planes a·x + b·y + c ≥ 0 in output pixels; fill is outside of their intersection.
         fill: uint8 (3,).
         hard: whether to blend no pixels, and to fill those whose centers lie beyond an edge.
         target: ``strided_image`` of the output, uint8 (3, H, W).
@@ -369,9 +369,9 @@ def warp_map(some, matrix, bounds, edges, numbers, linear, out):  # noqa: C901 -
 def _place(at, low, high, origin, found):
     """Find the map's rows or columns around the position ``at`` along an axis.
 
-    ``found`` receives the index of the nearest row or column, or ``_NOWHERE`` if it is not one of ``low`` to ``high`` -
-    1; then the indices of the two between which to interpolate. Indices count from ``origin``. Return the weight of the
-    second of the two.
+    ``found``, (3,), receives the index of the nearest row or column, or ``_NOWHERE`` if it is not one of ``low`` to
+    ``high`` - 1; then the two indices between which to interpolate. Indices count from ``origin``. Return the weight of
+    the second of these two.
     """
     found[0] = _NOWHERE
     # Compare before the conversion to integers, because a position may exceed their range.

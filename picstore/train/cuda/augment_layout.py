@@ -18,7 +18,7 @@ TABLES = tl.constexpr(4)  # address of uint8 (images, 3, 256): each level's new 
 MIXED = tl.constexpr(5)  # address of float32, for each value of the outputs: sum of AugMix's chains so far
 ORIGINALS = tl.constexpr(6)  # address of uint8, for each value of the outputs: its level before AugMix's chains
 WEIGHTS = tl.constexpr(7)  # address of int32, the weights of source pixels, see ``gpu_filter_weights.py``
-SMOOTHING = tl.constexpr(8)  # index in the table of the first word of blur weights: rows of float32
+SMOOTHING = tl.constexpr(8)  # index in the table at which the blur weights, rows of float32, begin
 SMOOTHING_PITCH = tl.constexpr(9)  # number of float32 from one row of blur weights to the next
 HEADER = tl.constexpr(10)
 
@@ -40,7 +40,7 @@ SIZE = tl.constexpr(23)  # two words: width and height of the output
 TILES = tl.constexpr(25)  # number of tiles, TILE_WIDTH × TILE_HEIGHT pixels each, that cover the output
 EDGES = tl.constexpr(26)  # two words: index in the descriptor of the first edge (see EDGE), and number of edges
 STEPS = tl.constexpr(28)  # two words: index in the descriptor of the first color step, and number of color steps
-PHASES = tl.constexpr(30)  # index in the descriptor of the first of several words, which hold each phase's first step
+PHASES = tl.constexpr(30)  # index in the descriptor of the list of each phase's first step
 FILTER = tl.constexpr(31)  # two words: code of kernels/filters.py, and 1 for antialiasing
 PITCH = tl.constexpr(33)  # number of bytes from a row of the source to the next
 AXES = tl.constexpr(34)  # two words: index, in the memory at ``WEIGHTS``, of the image's first int32 for x, and for y

@@ -162,7 +162,7 @@ def _waiting_on_errors(device: torch.device) -> Iterator[None]:
 
 
 def explain(status: int) -> str:
-    """Return the first reason in ``REASONS`` why the segments of an image with this status, not 0, are unsound."""
+    """Return why an image's segments are unsound: the first of ``REASONS`` that its status, which is not 0, states."""
     return next(text for flag, text in REASONS.items() if status & flag)
 
 

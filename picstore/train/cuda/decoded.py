@@ -19,7 +19,7 @@ MAX_VALUES = 1 << 31  # limit for the number of values of an image, whose offset
 class DecodedImages:
     """Decoded images, uint8 (3, h, w) or (1, h, w) for grey, each in one of a few blocks of memory."""
 
-    # (n, 3): an image's address, and number of bytes from its red to its green plane (0 for grey) and from row to row.
+    # (n, 3): an image's address; number of bytes from its red to its green plane, 0 for grey; number from row to row.
     planes: I64
     sizes: I64  # (n, 2), width and height
     memory: tuple[torch.Tensor, ...]  # blocks of memory that hold the images' planes

@@ -102,7 +102,7 @@ def blended(value, factor, offset):
 
 @device_function
 def smoothing_row(table, step, number):
-    """Return the number of groups of 4 tap pairs and the weights' address, from row ``number`` of a blur's weights."""
+    """Return, for row ``number`` of a blur's weights, the number of groups of 4 tap pairs and the weights' address."""
     pitch, first = tl.load(table + SMOOTHING_PITCH), load_f32(step, OPERANDS + _SMOOTHING_ROW).to(tl.int64)
     row = (table + tl.load(table + SMOOTHING)).to(tl.pointer_type(tl.float32)) + (first + number) * pitch
     return tl.load(row).to(tl.int32), row + 1
@@ -269,7 +269,7 @@ def random_bits(key, counter):
 
 @device_function
 def random_normals(key, number):
-    """Return a uint64 key's normal random numbers with the int64 indices ``number``, float32, equal to the CPU's."""
+    """Return the normal random numbers of a uint64 key at int64 indices ``number``: float32, equal to the CPU's."""
     z = random_bits(key, number >> 1)
     uniform = ((z >> 33).to(tl.int32).to(tl.float32) + 0.5) * _UNIT
     a = (((z >> 2) & _LOW31).to(tl.int32).to(tl.float32) - _CENTER) * _TURN

@@ -212,7 +212,7 @@ def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS
 
 @device_function
 def _find_image(images, part, count):
-    """Return the index of the image that each part of a segment belongs to; ``part`` counts through all images."""
+    """Return the index of the image of each part of a segment; ``part`` is its number among the parts of all images."""
     number = part * 0
     step = 1
     while step < count:
@@ -236,7 +236,7 @@ def _blocks_of_mcu(image):
 
 @device_function
 def _refill(stream, buffer, valid, position, end):
-    """Append up to 4 bytes of the stream to each lane's ``buffer``, up to the first FF, whose stuffed zero is skipped.
+    """Append 4 bytes of the stream to each lane's ``buffer``, or fewer that end with an FF; skip its stuffed zero.
 
     Returns:
         The buffer, its number of valid bits, the position in the stream, and whether no marker was met.

@@ -111,7 +111,7 @@ def _store_four(c, q, out, stride, known):
 
 @device_function
 def _transform_to_four(x, SHIFT: tl.constexpr):
-    """Transform a row or column of 8 numbers, of which index 4 is ignored, to 4; shift these right by SHIFT."""
+    """Transform a row or column of 8 numbers to 4, without number 4 as in libjpeg; shift results right by SHIFT."""
     x0, x1, x2, x3, _, x5, x6, x7 = x
     first = (x0 << 14) + (1 << (SHIFT - 1))
     even = x2 * _FOUR_EVEN[0] + x6 * _FOUR_EVEN[1]
@@ -139,7 +139,7 @@ def _store_two(c, q, out, stride, known):
 
 @device_function
 def _transform_to_two(c, q, I: tl.constexpr):  # noqa: E741
-    """Transform the 8 coefficients of column ``I`` to 2 numbers; the coefficients 2, 4 and 6 are ignored."""
+    """Transform the 8 coefficients of column ``I`` to 2 numbers; ignore coefficients 2, 4 and 6, as libjpeg does."""
     first = _product(c, q, _ZIGZAG[I]) << 15
     odd = _product(c, q, _ZIGZAG[8 + I]) * _TWO[0] + _product(c, q, _ZIGZAG[24 + I]) * _TWO[1]
     odd += _product(c, q, _ZIGZAG[40 + I]) * _TWO[2] + _product(c, q, _ZIGZAG[56 + I]) * _TWO[3]

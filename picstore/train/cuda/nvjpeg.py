@@ -197,7 +197,7 @@ def _decode_some(
 
 
 def _kind_of(error: RuntimeError) -> str:
-    """Return the kind of a decoder's error: ``"memory"``, ``"device"`` or ``"stream"``.
+    """Return the kind of a decoder's error: ``"memory"``, ``"device"``, or else ``"stream"``, a fault of the JPEG.
 
     Decoders raise RuntimeError for all kinds; torchvision even turns torch's OutOfMemoryError into a RuntimeError.
     """

@@ -56,7 +56,7 @@ def _skip_global_checks() -> None:
     launches, of which 88 µs for the 117 constants of ``run_phase``.
     """
     for each in _KERNELS:
-        if getattr(each, "used_global_vals", None):  # constants that launches compare; the first launch collects them
+        if getattr(each, "used_global_vals", None):  # Launches compare these constants.
             each.used_global_vals = {}
 
 

@@ -29,8 +29,8 @@ class BucketOrder:
     """Order of batches, each with records of one bucket (range of image shapes), epoch after epoch; see `Order`."""
 
     table: BucketTable = field(repr=False)
-    # For each bucket, the size of a global batch for each of its plans (lists of transforms). A plan's index counts the
-    # plans of previous buckets too.
+    # For each bucket, the size of a global batch for each of its plans (lists of transforms). Plans are numbered
+    # from the first bucket's first plan to the last bucket's last plan.
     batch_sizes: tuple[tuple[int, ...], ...]
     lanes: int
     seed: int

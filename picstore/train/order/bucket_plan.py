@@ -93,11 +93,11 @@ class BucketCounts:
         return self._joined(self._order.lane_positions(sample)) - self._before_lanes
 
     def since(self, firsts: I64, sample: int) -> tuple[I64, I64]:
-        """Find the samples of an epoch that precede ``sample`` and come after the first ``firsts`` of their bucket.
+        """Find each bucket's last samples before ``sample`` in an epoch: at least all but its first ``firsts`` samples.
 
         Returns:
             The ascending indices of the samples found, and for each bucket, the number of its samples before them. The
-            search goes back in steps, so samples found may include some of a bucket's first ``firsts`` samples.
+            search goes back in growing steps, so it may find more samples than needed.
         """
         begins, seen = np.full(len(firsts), sample), self.before(sample)
         found, span = [np.zeros(0, dtype=np.int64)], _SPAN
@@ -111,7 +111,7 @@ class BucketCounts:
         return numbers[numbers >= begins[self._table.of(samples.container, samples.record)]], seen
 
     def _joined(self, index: I64) -> I64:
-        """Count each bucket's records before each position of ``index`` in the order of containers; sum the counts."""
+        """Add up, over all positions ``index`` in the containers' order, each bucket's number of records before it."""
         last = np.minimum(index, self._order.records - 1)
         containers, starts = self._order.containers.locate(last)
         total = np.zeros(self._table.tally.shape[1], dtype=np.int64)
@@ -204,7 +204,7 @@ class BucketPlan:
         return sum(division.complete(count) for division, count in zip(self.divisions, counts, strict=True))
 
     def chunks(self, start: int = 0) -> Iterator[PlannedBatches]:
-        """Yield the epoch from sample ``start`` on in chunks; a batch is complete in the chunk with its last sample."""
+        """Yield the epoch from sample ``start`` on in chunks; a batch is complete only in its last sample's chunk."""
         numbers, seen = np.zeros(0, dtype=np.int64), np.zeros(len(self.divisions), dtype=np.int64)
         if start:
             counts = zip(self.divisions, self._counts.before(start).tolist(), strict=True)

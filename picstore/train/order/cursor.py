@@ -16,7 +16,7 @@ _MAX_WORKERS = 1024  # maximum number of workers of a DataLoader
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Index of a process among the ``count`` workers of a DataLoader; in any other process, both are 0."""
+    """Index ``number`` of a process among the ``count`` workers of a DataLoader; both are 0 in any other process."""
 
     number: int = 0
     count: int = 0
@@ -54,7 +54,7 @@ class EpochCursor:
         self._length, self._whole, self._resume, self.loads = length, whole, False, 0
         # Start position of the first iteration after ``move_to``; None before that iteration and from the second on.
         self._first: tuple[int, int] | None = None
-        # ``_first`` if the first iteration after ``move_to`` was dropped after at most one batch; otherwise None.
+        # Start of the first iteration after ``move_to``, if it was dropped after at most one batch; otherwise None.
         self._peeked: tuple[int, int] | None = None
         # Start position that ``set_epoch`` gave to the next iteration; iterators still in use do not change it.
         self._named: tuple[int, int] | None = None
@@ -102,7 +102,7 @@ class EpochCursor:
     def follow_epoch(self, number: int) -> None:
         """Make the next iteration begin with epoch ``number``, in the caller's count of epochs.
 
-        The first call after a state was loaded only tells that the caller's number for the state's epoch is ``number``.
+        The first call after a state was loaded moves nothing: it states the caller's number of the state's epoch.
         """
         (number,) = check_position(epoch=number)
         if self._offset is None:
