@@ -23,14 +23,14 @@ GENERATED = {"reference/commands.md", "examples/index.md"}  # by scripts/docs_ho
 NEW = 1000  # of a page that is not in LIMITS
 LIMITS = {
     "audit.md": 590,
-    "benchmarks.md": 2140,
+    "benchmarks.md": 2170,
     "cli.md": 2430,
-    "comparison.md": 1160,
+    "comparison.md": 1190,
     "compatibility.md": 640,
     "convert.md": 830,
     "decisions.md": 1210,
     "demo/index.md": 310,
-    "design.md": 1300,
+    "design.md": 1330,
     "distributed.md": 940,
     "editing.md": 1020,
     "environment.md": 790,
