@@ -49,14 +49,14 @@ def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
 
 
 def _quotas_above(root: str, mounted: Path, group: str) -> Iterator[float]:
-    """Yield the CPU quotas, in cores, of ``group`` and of all control groups above it, up to the mounted group.
+    """Yield the CPU quotas, in cores, of control group ``group`` and of all groups above it, up to group ``root``.
 
-    In a container, ``group`` may be a path on the host; then only the quota of ``root`` is read.
+    In a container, ``group`` may be a path on the host that is not below ``root``; then only ``root`` is read.
 
     Args:
-        root: path of the mounted group in the hierarchy of control groups.
-        mounted: folder at which the group ``root`` is mounted.
-        group: path of the control group in the hierarchy of control groups.
+        root: path, in the hierarchy of control groups, of the group whose folder is ``mounted``.
+        mounted: folder in the file system.
+        group: path in the hierarchy of control groups.
     """
     path = PurePosixPath(group)
     below = path.relative_to(root) if path.is_relative_to(root) else PurePosixPath()

@@ -80,11 +80,11 @@ class DataModule(LightningDataModule):
         return {"rank": shard["rank"], "world_size": shard["num_replicas"], "device": device}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, with the position, of the training loader, which Lightning writes to checkpoints."""
+        """Return the training loader's state, which includes its position; Lightning writes it to checkpoints."""
         return {"train": self.loaders["train"].state_dict()} if "train" in self.loaders else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the state from a checkpoint, at whose position the next training loader will resume."""
+        """Keep a checkpoint's state; the next training loader resumes at the position in it."""
         self._to_load = state_dict.get("train")
 
     def teardown(self, stage: str) -> None:

@@ -93,12 +93,12 @@ def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
         if frame is None:
             signal.raise_signal(number)
         else:
-            # ``_signal_again`` still runs, as may happen on a busy machine. Wait another 0.01 s, because Python would
-            # ignore an exception that a signal's handler raises in this hook.
+            # ``_signal_again`` still runs, because the machine is busy. Wait another 0.01 s: Python would discard an
+            # exception that a signal's handler raises while this hook runs.
             signal.setitimer(signal.ITIMER_REAL, 0.01)
 
     signal.signal(signal.SIGALRM, send)
-    signal.setitimer(signal.ITIMER_REAL, 0.01)  # SIGALRM calls ``send`` in 0.01 s, after Python's callback has ended.
+    signal.setitimer(signal.ITIMER_REAL, 0.01)  # SIGALRM calls ``send`` in 0.01 s, when that callback has ended.
 
 
 def _hint() -> str:

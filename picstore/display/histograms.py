@@ -13,7 +13,7 @@ import numpy as np
 from picstore.arrays import F64, Array, Bools
 
 _BINS = 40
-_WIDE = 12.0  # Ratio of the largest to the smallest value from which bins are equally wide on a logarithmic scale.
+_WIDE = 12.0  # Least ratio of largest to smallest value for which bins are equally wide on a logarithmic scale.
 SUMMARIZED = ("label", "width", "height", "bytes")
 _MAX_VALUES = 200  # Largest number of distinct values that a histogram lists: the most frequent ones.
 _TITLES = {"label": "images by class", "width": "by width", "height": "by height", "bytes": "by bytes of the JPEG"}
@@ -60,7 +60,7 @@ class Binned:
     empty: Histogram
 
     def spread(self, marks: Bools) -> Binned:
-        """Return bins of ``len(marks)`` records: the marked records get ``numbers`` in order, the others get no bin."""
+        """Return bins of ``len(marks)`` records: the marked ones are this object's, in order; others have no bin."""
         numbers = np.full(len(marks), -1, self.numbers.dtype)
         numbers[marks] = self.numbers
         return replace(self, numbers=numbers)
@@ -68,7 +68,7 @@ class Binned:
     def count(self, positions: Array | None = None, whole: Histogram | None = None) -> Histogram:
         """Return the histogram of the records at ``positions``, by default of all records.
 
-        The result's ``totals`` are those of ``whole``, the histogram of all records; without ``whole``, its ``counts``.
+        The result's ``totals`` are those of ``whole``, the histogram of all records, or else the result's ``counts``.
         """
         chosen = self.numbers if positions is None else self.numbers[positions]
         size = int(self.shown.max(initial=-1)) + 1

@@ -98,7 +98,7 @@ def _advise() -> None:
 
 
 class Silence:
-    """Base class of displays, which itself shows no progress, but remarks on a verb's input if ``remarks`` is true."""
+    """Display without progress, base class of the others; it prints remarks on a verb's input if ``remarks``."""
 
     def __init__(self, *, remarks: bool = False) -> None:
         self._remarks = remarks

@@ -71,7 +71,7 @@ def _copy_step(memory: VectorMemory, source: Any, target: Any) -> Any:
 
 @inlined
 def _copy_plain(source, target, size, readable):
-    """Copy the bytes before the first 0xFF; without 0xFF, ``size`` to ``size`` + _STEP - 1 bytes. Return the number."""
+    """Copy the bytes before the first 0xFF; return their number, which may exceed ``size`` by up to _STEP - 1."""
     count = 0
     while count < size:
         if count + _STEP <= readable:

@@ -21,9 +21,10 @@ DATA, SEGMENTS, BLOCKS, SINGLE, SEVERAL, RANGES, SYMBOLS, STARTS, PER_MCU, PER_S
 # blocks left in the segment. LIMIT: offset in the data, in bits, of the segment's end. PLANS: first column of
 # the plans; a plan names the tables to read one block of an MCU.
 DAMAGE, UNTIL, LIMIT, PLANS = range(11, 15)
-# Fields of a plan, six columns of a scan's row that describe how to read one block of an MCU and begin the next block.
-# AC, NEXT_DC, NEXT_PLAN: addresses of the block's AC table, the next block's DC table and the next block's plan.
-# AC_NUMBER, NEXT_DC_NUMBER: indices of the two tables. SCAN: address of the row. Plans save 20 µs per image.
+# Fields of a plan: six columns, in the row that describes a scan, to read one block of an MCU and begin the next. AC,
+# NEXT_DC, NEXT_PLAN: addresses of the block's AC table, the next block's DC table and the next block's plan. AC_NUMBER,
+# NEXT_DC_NUMBER: indices of the two tables. SCAN: address of the row. Plans are written once per scan, which saves 20
+# µs per image.
 AC, NEXT_DC, NEXT_PLAN, AC_NUMBER, NEXT_DC_NUMBER, SCAN = range(6)
 # Number of columns of a plan, and number of plans of a scan: one for each block of an MCU, at most 6.
 _PLAN_COLUMNS, _MAX_BLOCKS = 6, 6
@@ -91,10 +92,10 @@ def find_block_starts(scans):
 
 @inlined
 def _look_up(lane):
-    """Skip the AC codes and values for which one lookup-table entry stands; return the lane (the state of reading)."""
+    """Skip the AC codes and values that one lookup-table entry covers; return the lane (the state of reading)."""
     accumulator, valid, byte, k, plan = lane
     entry = _i64(load_u16(_u64(_load(plan, AC)) + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
-    # Refill after the lookup, which thus need not wait for the refill: it takes 11 bits, and at least 25 are valid.
+    # Refill after the lookup, which then need not wait: the lookup takes 11 bits, of at least 25 that are still valid.
     accumulator, valid, byte = refill(_u64(0), accumulator, valid, byte)
     k += entry >> SKIP_SHIFT
     if k < 64:
@@ -127,8 +128,8 @@ def _read_ac(plan, accumulator, k):
     """Read one AC code and its value.
 
     Returns:
-        The number of bits of code and value together, 0 if damaged; and the index of the next coefficient, 64 at the
-        end of the block. (0, 0) if no code begins here.
+        The number of bits of code and value together, 0 if damaged; and the index of the next coefficient: 64 at the
+        end of the block, 0 if no code begins here.
     """
     row = _row(plan)
     length, symbol = _look_up_code(accumulator, _load(plan, AC_NUMBER), row)
@@ -225,7 +226,7 @@ def _note(row, number):
 
 @inlined
 def _stop(lane, damage):
-    """Store the code of a scan's damage, 0 if there is none, in the scan's row; return the lane with plan 0 (idle)."""
+    """End the reading of a scan: store ``damage``, a code or 0, in its row; return an idle lane (state of reading)."""
     accumulator, valid, byte, k, plan = lane
     _row(plan)[DAMAGE] = damage
     return accumulator, valid, byte, k, _u64(0)

@@ -22,8 +22,8 @@ from picstore.kernels.jit import array_at, copy_bytes, device_function, kernel, 
 
 Buffer: TypeAlias = "bytes | memoryview"
 
-# Number of tile rows to prefetch ahead of the row that is copied. A row has a few KB, too few for the processor's own
-# prefetching. With 1, 2 or 4 rows, streams that no cache holds are cut 1.4 times as fast as without.
+# Number of rows of tiles to prefetch ahead of the row that is copied. A row has a few KB, too few for the processor's
+# own prefetching. With 1, 2 or 4 rows, streams that no cache holds are cut 1.4 times as fast as without.
 PREFETCH_ROWS = 2
 _LINE = 64  # bytes of a cache line, which one prefetch loads
 # Minimum width of a cut in pixels, because libjpeg does not interpolate a row of only 2 chroma samples.
@@ -51,7 +51,7 @@ class TiledJpegs:
 
     @classmethod
     def from_streams(cls, jpegs: Sequence[Buffer], tilings: I64, segments: Sequence[U16]) -> TiledJpegs:
-        """Describe ``jpegs``; ``segments`` has each JPEG's lengths of restart segments, in bytes without markers.
+        """Describe ``jpegs``; ``segments`` has the lengths of each JPEG's restart segments, in bytes without markers.
 
         Raises:
             UsageError: the number of tilings is not the number of streams.
@@ -217,9 +217,9 @@ def is_grid(size, tiling, lengths):
 
 @device_function
 def holds_box(tiling, box):
-    """Return whether a box is not empty and lies within the image of a tiling.
+    """Return whether a box is not empty and lies within the image that ``tiling`` describes.
 
-    Kernels must test this before they read the tiles under a box, which otherwise may lie outside of the JPEG.
+    Kernels must test this before they read the tiles under a box; otherwise they may read beyond the JPEG's end.
     """
     return 0 <= box[0] < box[2] <= tiling[WIDTH] and 0 <= box[1] < box[3] <= tiling[HEIGHT]
 
@@ -264,10 +264,10 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
 
 @device_function
 def tile_row_ranges(lengths, header, per_row, tiles):
-    """Return the offsets in the stream at which each row of some tiles begins, and those at which each row ends.
+    """Return the offsets in the stream at which each row of ``tiles`` begins, and those at which each row ends.
 
-    ``tiles`` are the tiles' indices, left, top, right and bottom; right and bottom are the last + 1. ``lengths`` are
-    those of all segments, of which a row of tiles has ``per_row``; ``header`` is the offset of the first segment.
+    ``tiles`` are indices of tiles: first column, first row, last column + 1, last row + 1. ``lengths`` are those of all
+    segments, of which a row of tiles has ``per_row``; ``header`` is the offset of the first segment.
     """
     left, top, right, bottom = tiles
     begins, ends = np.empty(bottom - top, np.int64), np.empty(bottom - top, np.int64)

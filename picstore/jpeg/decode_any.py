@@ -82,7 +82,7 @@ def _decode_by_pillow(jpeg: bytes | memoryview | U8, factor: int) -> U8:
     try:
         image = JpegImageFile(io.BytesIO(bytes(jpeg)))
         if factor > 1:
-            # Pillow reduces by the largest power of 2 up to side / requested side, which this request makes ``factor``.
+            # Pillow reduces by the largest power of 2 up to side / requested side. This request makes it ``factor``.
             image.draft(None, (image.width // factor, image.height // factor))
         return np.asarray(image.convert("RGB"))
     except (OSError, SyntaxError, ValueError, ZeroDivisionError) as error:

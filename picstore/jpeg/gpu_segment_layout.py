@@ -6,8 +6,8 @@ from __future__ import annotations
 # decoded pixels. ACROSS, DOWN: sampling factors of the luma. COMPONENTS: number of components. INTERVAL: number of MCUs
 # in a segment. PER_ROW: number of segments in a row of tiles.
 (WIDTH, HEIGHT, ACROSS, DOWN, COMPONENTS, INTERVAL, PER_ROW) = range(7)
-# Indices of the first of three adjacent words of an image, one for each component. DC, AC: place of the lookup table,
-# see UNIT. QUANTIZATION: row of the quantization table. PLANE: offset of the samples, in the image and, during
+# Indices of the first of three adjacent words of an image, one for each component. DC, AC: place of the lookup table
+# (see UNIT). QUANTIZATION: row of the quantization table. PLANE: offset of the samples in the image, or during
 # decoding, in the batch. STRIDE: bytes from one row of samples to the next.
 DC, AC, QUANTIZATION, PLANE, STRIDE = 7, 10, 13, 16, 19
 # Further words of an image. PITCH: bytes from one row of pixels to the next. DATA: offset of the stream's first byte.
@@ -22,9 +22,9 @@ FIRST_BLOCK, TABLES, FIRST_SAMPLE, PIXELS, FIRST_PART, PART_SHIFT = range(28, 34
 # SIDE: samples per side of a decoded luma block; the next word has the same number for a chroma block. WIDER, TALLER:
 # luma samples per chroma sample, across and down.
 SIDE, WIDER, TALLER = 34, 36, 37
-# Words, set just before decoding, that say where the image's four Huffman tables are in the memory of all batches.
-# CODES: offset in bytes of their counts and symbols. PLACES: offset in int32 of their words FIRST_ENTRY to IS_DC. Then
-# QUANTIZATION and DATA are changed to count from the beginning of this memory too.
+# Two words, set just before decoding, say where the image's four Huffman tables are in the memory of all batches.
+# CODES: offset in bytes of their counts and symbols. PLACES: offset in int32 of their words FIRST_ENTRY to IS_DC. At
+# the same time, QUANTIZATION and DATA are changed to count from the beginning of this memory.
 CODES, PLACES = 38, 39
 IMAGE_WORDS = 40
 

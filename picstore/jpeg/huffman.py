@@ -73,7 +73,7 @@ def pack_tables(tables: Iterable[HuffmanTable]) -> U8:
 
 
 def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
-    """Compute the table that codes symbols in the fewest bits, with codes of at most 16 bits and not all ones (K.2).
+    """Compute the table that codes symbols in the fewest bits; codes have at most 16 bits, none is all ones (K.2).
 
     Args:
         frequencies: frequency of symbol 0, 1, …; a symbol of frequency 0 gets no code.
@@ -139,7 +139,7 @@ def optimal_codes(frequencies, counts, symbols, codes):
 
 @device_function
 def _take_least(keys):
-    """Return the smallest key and the index of the tree with that key, and mark the tree as merged."""
+    """Return the smallest of the trees' keys (see ``_MERGED``) and the index of its tree; mark this tree as merged."""
     least = _MERGED
     for k in range(keys.size):
         least = min(least, keys[k])

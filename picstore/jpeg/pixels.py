@@ -42,7 +42,7 @@ def decode(
         interpolation: ``"nearest"``, ``"box"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``, antialiased, or
             torchvision's or Pillow's member of the same name.
         reducing_gap: None for exact pixels. With a number of at least 1.0, the image is decoded at 1/2, 1/4 or 1/8 if
-            that leaves at least this factor to the resampling, as Pillow does; ``"nearest"`` ignores the argument.
+            that is at least this many times the output's size, as in Pillow; ``"nearest"`` ignores the argument.
 
     Returns:
         uint8 (height, width, 3), C-contiguous, in memory of its own; grey images have three equal channels.

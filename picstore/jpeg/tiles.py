@@ -16,7 +16,7 @@ MAX_PIXELS_A_BYTE = 8 * 64
 # Preferred width of a tile in pixels. docs/archive/measurements.md compares tiles from 1 MCU to a whole row.
 TILE_WIDTH = 64
 
-# Columns of a tiling, which describes a JPEG and its tiles; see ``cut.TiledJpegs``.
+# Columns of a tiling, the row of numbers that describes a JPEG's size and tiles; see ``cut.TiledJpegs``.
 WIDTH, HEIGHT, MCU_WIDTH, MCU_HEIGHT, INTERVAL, HEADER = range(6)
 CUT_MARGIN = 1  # pixels that ``cut.py`` adds to a box on each side, because chroma is interpolated
 
@@ -55,8 +55,8 @@ def entry_interval(interval: int, mcu_width: int) -> int:
 def rows_to_cut(boxes: I64, tilings: I64) -> I64:
     """Return the rows of tiles that a cut of each box copies: int64 (n, 2), the first row and the last + 1.
 
-    ``boxes`` and ``tilings`` are those of :func:`picstore.jpeg.cut.cut_batch`. An MCU height of 0, for an
-    unusual subsampling, counts as 1.
+    ``boxes`` and ``tilings`` are those of :func:`picstore.jpeg.cut.cut_batch`. An MCU height of 0, for an unusual
+    subsampling, counts as 1 in divisions.
     """
     height, mcu_height = tilings[:, HEIGHT], np.maximum(tilings[:, MCU_HEIGHT], 1)
     first = np.maximum(boxes[:, 1] - CUT_MARGIN, 0) // mcu_height

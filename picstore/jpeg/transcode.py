@@ -196,7 +196,7 @@ def reason_not_lossless(header: Header, coding: CodingParameters) -> str:
 
 
 def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[U8, I64]:
-    """Return the scan's data without stuffing and markers, followed by PADDING zeros, and its segments' offsets."""
+    """Return two arrays: the scan's data without stuffing and markers, then PADDING zeros; and segments' offsets."""
     source = np.frombuffer(jpeg, np.uint8)
     columns, rows = header.mcus
     expected = -(-columns * rows // header.restart_interval) if header.restart_interval else 1
@@ -275,7 +275,7 @@ class _ScanRewriter:
         block_starts.describe_scan(row, self._flat, self._segments, blocks, self._lookups, self._starts, mcus)
 
     def old_entry_points(self, step: int) -> U16 | None:
-        """Return the entry points of the old stream, as :func:`find_entry_points` does."""
+        """Find the old stream's entry points, one every ``step`` MCUs; return them as ``find_entry_points`` does."""
         count, interval = len(self._segments) - 1, self._old
         per_mcu = sum([repeat for repeat, _, _ in self._parts])
         if self.damage or count * interval != self._mcus or step >= interval:

@@ -85,9 +85,9 @@ def _fill_single(counts, symbols, single, ranges):
 
 @device_function
 def _fill_several(counts, symbols, width, windows):
-    """Write entries (see SKIP_SHIFT) for all windows (the stream's next ``width`` bits) to ``windows[2**width :]``.
+    """Write entries (see SKIP_SHIFT) for windows w, the stream's next ``width`` bits, to ``windows[2**width + w]``.
 
-    Call this for smaller widths first: an entry joins a first code and value to the entry for the bits after them.
+    Call this for smaller widths first: the entry of the bits after the first code and value is added to theirs.
     """
     k = 0
     index = 1 << width

@@ -90,8 +90,8 @@ def _noted() -> Iterator[None]:
 def _locked(folder: Path | None) -> Iterator[None]:
     """Hold a lock in the cache's folder, if the folder's file system supports locks.
 
-    The lock keeps the ranks of a training, which start at the same time, from compiling the same kernels. If a process
-    hangs while it holds the lock, perhaps on another machine, other processes continue without the lock.
+    The lock keeps the ranks of a training run, which start at the same time, from all compiling the same kernels. If a
+    process hangs while it holds the lock, perhaps on another machine, other processes continue without the lock.
     """
     with contextlib.ExitStack() as stack:
         if folder is not None:

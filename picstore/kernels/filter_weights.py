@@ -121,7 +121,8 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
         low, high: bounds of the clip, in source pixels.
         extent: number of pixels of the image.
         interpolation: code of a filter, such as ``filters.BICUBIC``.
-        antialias: whether to widen a filter that minifies; without antialiasing, the clip's border is repeated.
+        antialias: whether to widen a filter that minifies. If not, weights beyond the clip are added to those of its
+            border pixels.
         length: number of pixels of the output.
 
     Returns:

@@ -20,16 +20,16 @@ from typing import Any
 NEAREST, BOX, BILINEAR, BICUBIC, LANCZOS = range(5)
 HALF_WIDTHS = (0.5, 0.5, 1.0, 2.0, 3.0)  # half-widths of the filters in pixels, by code
 # Positions in a source image are rounded to multiples of 1 / GRID pixels, so that sums below 2**16 pixels are exact.
-# So an output pixel is the same whichever part of its image is decoded; positions count from that part's corner.
+# So an output pixel is the same from any decoded part of its image, although positions count from the part's corner.
 GRID = 2.0**36
-# A position up to TIE pixels before the border between two pixels, or of a clip, counts as on it, so that rounding
-# errors do not decide which pixel NEAREST takes.
+# A position up to TIE pixels before a pixel's or a clip's border counts as on the border, so that rounding errors do
+# not decide which pixel NEAREST takes.
 TIE = 2.0**-20
 # Maximum coordinate in pixels, on any device; it bounds every loop, and keeps positions far from integer overflow.
 MAX_COORDINATE = 1 << 24
 # Parameter ``a`` of Keys' cubic filter: with antialiasing, and without.
 SHARP_CUBIC, PLAIN_CUBIC = -0.5, -0.75
-# Factors of the cosine's power series, last first: term k is -COSINE_SERIES[-k] · argument**2 times the previous term.
+# Factors of the cosine's series, last term first: term k is -COSINE_SERIES[-k] · argument**2 times the previous term.
 COSINE_SERIES = tuple(1 / (k * (k - 1)) for k in range(16, 0, -2))
 
 # Number of fractional bits of a weight; the weights of an output pixel add up to 1 << ONE_BITS.

@@ -106,7 +106,7 @@ def caller(signature: str) -> Any:
 
 
 def _copying_caller(signature: str) -> Any:
-    """Do as :func:`caller`, using only numba's public names; kernels called this way are copied into their callers."""
+    """Do as :func:`caller` with numba's public names only; but each called kernel is then copied into its callers."""
 
     def call(address, packed): ...
 
@@ -147,7 +147,7 @@ def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Decorate a device function that LLVM is to copy into its callers, because a copy costs no more than a call.
+    """Decorate a short device function, which LLVM is to copy into its callers: a copy costs no more than a call.
 
     numba's own inlining infers the types of each copy again, which took a tenth of the time to compile the decoder.
     """
@@ -185,7 +185,7 @@ def intrinsic_function(signature: Any, emit: Callable[..., Any]) -> Any:
         return ir.Constant(_byte_pointer, None) if signature.return_type == types.void else result
 
     typed = signature, generate
-    # Functions that return ``typed``, by number of arguments: numba requires a parameter for each argument.
+    # Functions to choose from by number of arguments, because numba requires a parameter for each argument.
     typings: dict[int, Callable[..., Any]] = {
         1: lambda _context, _a: typed,
         2: lambda _context, _a, _b: typed,

@@ -109,7 +109,7 @@ class KernelCache:
         return f"{kernel}-{key.hex()[:32]}{SUFFIX}", key
 
     def flush(self) -> None:
-        """Do nothing when numba's dispatcher calls this, because each file is for one state of the sources."""
+        """Do nothing. numba calls this to discard old machine code, but each file is for one state of the sources."""
 
     enable = disable = flush
 
@@ -274,7 +274,7 @@ def _source_digest(module: str) -> str:
 def _read_source(module: str) -> tuple[bytes, tuple[str, ...]]:
     """Return a digest of a module's source, and the picstore names it imports; both empty if the module is missing."""
     path = f"{_ROOT}/{module.replace('.', '/')}.py"
-    # ``os.path`` is faster than pathlib; a training looks up 500 imported names here, of which 400 are not modules.
+    # ``os.path`` is faster than pathlib, and a training process tests 500 names here, of which 100 are modules.
     if not os.path.isfile(path):  # noqa: PTH113
         return b"", ()
     with open(path, "rb") as file:  # noqa: PTH123

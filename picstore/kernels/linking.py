@@ -21,11 +21,11 @@ _WRAPPER = "_ZN7cpython"
 
 @cache
 def _linked_library(library_class: Any) -> Any:  # noqa: C901 - a class, as numba's may not be there to be subclassed
-    """Return a subclass of numba's library (code of one function) that compiles only functions which Python can call.
+    """Return a subclass of numba's class of a function's code (library) that compiles only what Python can call.
 
     Libraries of other functions are neither optimized nor compiled. Of a library in the cache, only the machine code is
     loaded; its bitcode is parsed only if LLVM must link it into another kernel. Parsing, and looking up symbols, took
-    25 of the 67 ms in which the kernels of a training load.
+    25 of the 67 ms in which a training process loads its kernels.
     """
 
     class LinkedLibrary(library_class):  # type: ignore[misc]
@@ -80,7 +80,7 @@ def _linked_library(library_class: Any) -> Any:  # noqa: C901 - a class, as numb
 def linked_only(dispatcher: Any) -> Iterator[None]:
     """Make numba use :func:`_linked_library` within a ``with`` block. The caller lets only one thread compile."""
     codegen = dispatcher.targetctx.codegen() if available(LINKING) else None
-    # Do nothing in a nested call, to compile a kernel that another kernel calls: numba's methods are already replaced.
+    # Do nothing in a nested call, which compiles a kernel for another kernel: numba's methods are already replaced.
     if codegen is None or "set_env" in vars(codegen):
         yield
         return

@@ -190,9 +190,10 @@ def resample_box(  # noqa: PLR0913 - a kernel's arguments are flat
 
     Args:
         source, box, clip, flips, interpolation, antialias, fill: as for ``resample``.
-        rows: number of rows of the image; address of a decoder that writes rows to ``source`` as they are needed, and
-            address of the decoder's state; two zeros for a decoded image. Row r of the image is row r modulo
-            len(source) of ``source``, which has at least ``most_taps`` rows plus those that the decoder writes ahead.
+        rows: three integers: the number of rows of the image, the address of a decoder that writes rows to ``source``
+            as they are needed, and the address of the decoder's state; both addresses are 0 for a decoded image. Row r
+            of the image is row r modulo len(source) of ``source``, which has at least ``most_taps`` rows plus those
+            that the decoder writes ahead.
         target: ``strided_image`` of the output.
 
     Returns:

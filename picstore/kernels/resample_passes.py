@@ -140,7 +140,8 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
         column: address of the first source column, int16 (COLUMN,).
         weights: address of the source columns' weights, int16.
         pairs: half the number of source columns.
-        begin: address of the sums' initial values, int32 (COLUMN // 2,); each is for two samples, 4 samples apart.
+        begin: address of the sums' initial values, int32 (COLUMN // 2,); each is for two samples, which are 4 places
+            apart.
         out: address at which the output column is stored, uint8 (COLUMN,).
     """
     parts = range(0, 2 * COLUMN, 32)  # offsets in bytes of vectors of 16 samples in a column

@@ -115,7 +115,7 @@ class Vector:
         return Vector(self._builder, self._builder.bitcast(self.value, ir.VectorType(ir.IntType(bits), count)))
 
     def interleaved(self, other: Vector) -> tuple[Vector, Vector]:
-        """In each 128 bits, interleave the lower halves of both vectors, and the upper halves; return both."""
+        """In each 128 bits, interleave both vectors' elements, of the lower 64 bits and of the upper; return both."""
         count = self.value.type.count
         part = 128 // self.value.type.element.width
         lower = [begin + k // 2 + k % 2 * count for begin in range(0, count, part) for k in range(part)]
@@ -199,7 +199,7 @@ def _repeated(builder: Any, count: Any) -> Iterator[Any]:
 
 
 class VectorMemory:
-    """Loads, stores and loops of a :func:`vector_function`, added to the function's code by LLVM's builder."""
+    """Builder of the loads, stores and loops in the code of a :func:`vector_function`, by means of LLVM's builder."""
 
     def __init__(self, builder: Any) -> None:
         self._builder = builder
@@ -251,7 +251,7 @@ class VectorMemory:
 
 
 def transposed(rows: list[Vector]) -> list[Vector]:
-    """Transpose 8 × 8 matrices; each lies in the same 128 bits of eight vectors of int16 or four vectors of bytes."""
+    """Transpose 8 × 8 matrices; the same 128 bits of all vectors (eight of int16, or four of bytes) are a matrix."""
     half = len(rows) // 2
     # Interleaving the first and the second half of 64 elements three times transposes them as an 8 × 8 matrix.
     for _ in range(3):

@@ -27,7 +27,7 @@ from picstore.jpeg.decoder.decode_baseline import BUFFER_TOO_SMALL, WORKSPACE, b
 from picstore.jpeg.tiles import CUT_MARGIN, HEADER, HEIGHT, INTERVAL, MCU_HEIGHT, MCU_WIDTH, WIDTH
 from picstore.kernels.jit import array_at, device_function, inlined, kernel
 
-# Error code for a JPEG whose segments form no rows of tiles, or contradict the headers.
+# Error code for a JPEG whose restart segments do not form whole rows of tiles, or whose headers contradict its tiling.
 NO_GRID = -30
 # Error code for a box that is empty, or not within the rows of the image that were read into memory.
 OUTSIDE = -32
@@ -123,7 +123,7 @@ def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
 
 @device_function
 def has_tiling(frame, tiling):
-    """Return whether headers match a tiling except in height, which differs if only some tile rows are in memory."""
+    """Return whether headers match a tiling except in height, which differs if only some rows of tiles are read."""
     return (
         frame[parse.WIDTH] == tiling[WIDTH]
         and 8 * frame[parse.HORIZONTAL] == tiling[MCU_WIDTH]

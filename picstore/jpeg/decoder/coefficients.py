@@ -23,9 +23,9 @@ BY_LENGTH = _RANGES + 256
 
 # Shifts of the fields in a 64-bit lookup-table entry, which stands for one or two AC codes. 0: number of bits of all
 # codes and values; _BEGIN: bit at which the last symbol's value begins; _SHIFT: 63 - size of this value; _FIRST_BITS:
-# number of bits of the first symbol's code and value; _FIRST, _LAST: by how many coefficients the first code advances,
-# and all codes together, where a code that ends the block counts as _ENDS; _VALUE: the first of two values, int16.
-# Shift amounts are masked by ``& 63`` at no cost, because the processor's shifts use only 6 bits.
+# number of bits of the first symbol's code and value; _FIRST: number of coefficients that the first code takes, _LAST:
+# that all codes take; a code that ends the block counts as _ENDS; _VALUE: the first of two values, int16. Shift amounts
+# are masked by ``& 63`` at no cost, because the processor's shifts use only 6 bits.
 _BEGIN, _SHIFT, _FIRST_BITS, _FIRST, _LAST, _VALUE = 8, 16, 24, 32, 40, 48
 _ENDS = 64
 _63, _255 = np.uint64(63), np.uint64(255)
@@ -129,9 +129,9 @@ def fill_pairs(single, pairs):
 
 @inlined
 def _fill_second(single, entry, size, rest, pairs):
-    """Write the entries of all windows of LOOKUP_BITS bits that begin with the code of ``entry``, an entry of one code.
+    """Write the entries of all windows of LOOKUP_BITS bits that begin with one code; ``entry`` is that of it alone.
 
-    After the code, a window has ``size`` bits of value and ``rest`` bits, which may begin with a second code.
+    After the code, a window has ``size`` bits of its value, then ``rest`` bits, which may begin with a second code.
     """
     for k in range(1 << rest):
         following = np.int64(load_u16(single + _u64(2 * (k << (LOOKUP_BITS - rest)))))
@@ -146,7 +146,7 @@ def _fill_second(single, entry, size, rest, pairs):
 
 @inlined
 def _value(bits, shift):
-    """Decode a word's highest ``63 - shift`` bits to a signed value (EXTEND, F.2.2.1); return 0 for no bits."""
+    """Decode a word's highest ``63 - shift`` bits to a signed value (EXTEND, F.2.2.1); 0 bits give 0."""
     flip = ~(np.int64(bits) >> 63)
     return (np.int64((bits ^ _u64(flip)) >> _u64(1) >> (shift & _63)) ^ flip) - flip
 
@@ -175,7 +175,7 @@ def read_dc(address, tables, accumulator, valid, byte):
 
 @inlined
 def _end_of_block(entry, first, index, last):
-    """Return how many bits of a block's last lookup-table entry belong to the block, and whether it ends validly."""
+    """Return how many bits of a block's last lookup-table entry belong to the block, and if the block ends validly."""
     bits = entry & _63
     # If the entry's first code already ends the block, the entry's second code belongs to the next block.
     if first >= last:

@@ -48,7 +48,7 @@ class _Workspace(threading.local):
     """Arrays that a thread keeps, because allocating them takes longer than decoding a small image."""
 
     def __init__(self) -> None:
-        # Values of the headers, state of the scan, and necessary lengths of pixels, ``_scratch`` and ``_segments``.
+        # Values of the headers, state of the scan; last, the lengths that pixels, ``_scratch`` and ``_segments`` need.
         self.frame = np.zeros(FRAME, np.int64)
         self._tables = np.zeros(coefficients.TABLES, np.uint8)
         self._plan = np.zeros(scan.PLAN, np.uint64)
@@ -173,7 +173,7 @@ def open_stream(address, size, factor, workspace):
 
 @device_function
 def has_room(frame, size, count, factor, scratch, segments):
-    """Write to ``frame`` the scale, and the lengths that arrays need for ``count`` segments of ``size`` bytes in all.
+    """Write to ``frame`` sizes at 1 / ``factor``, and array lengths for ``count`` segments of together ``size`` bytes.
 
     Return whether the workspace's arrays ``scratch`` and ``segments`` are long enough.
     """
@@ -186,7 +186,7 @@ def has_room(frame, size, count, factor, scratch, segments):
 
 @device_function
 def begin(workspace, length):
-    """Begin the scan whose ``length`` bytes, without stuffing and markers, lie after the planes in the workspace."""
+    """Begin the scan whose data, ``length`` bytes without stuffing and markers, follows the planes in the workspace."""
     frame, tables, plan, block, scratch, segments = workspace
     flat = scratch[scan.planes_length(frame) :]
     flat[length : length + bit_reader.PADDING] = 0

@@ -69,7 +69,7 @@ def describe_tiles(slots, streams, data, segments, images, tables):
         streams: addresses, sizes and tilings of ``jpeg.cut.TiledJpegs`` of n images; boxes (n, 4): left, top, right and
             bottom in pixels, not empty, within the image; factors (n,): 1, 2, 4 or 8, by which decoding divides the
             sides; entry points (n, 2): their address, and the number of MCUs from one entry point to the next, less
-            than the restart interval; 0 if there are no entry points, −1 if they are impossible.
+            than the restart interval; this number is 0 if there are no entry points, −1 if they are impossible.
         data: two arrays: uint8, takes the copied bytes; and ``starts`` of ``measure_tiles``.
         segments: three arrays: int32 (parts, PART_WORDS), takes the words of each part of a segment; uint16, takes the
             lengths of all copied segments; and ``firsts`` of ``measure_tiles``.
@@ -102,7 +102,7 @@ def describe_tiles(slots, streams, data, segments, images, tables):
 
 @device_function
 def _check(source, lengths, tiling, box, frame):
-    """Parse the headers, and check the restart markers if the box is the whole image; return 0 or a negative code."""
+    """Parse the headers and, if all tiles are decoded, check the restart markers; return 0 or a negative code."""
     if not is_grid(source.size, tiling, lengths):
         return NO_GRID
     if not holds_box(tiling, box):
@@ -113,7 +113,7 @@ def _check(source, lengths, tiling, box, frame):
     if not has_tiling(frame, tiling):
         return NO_GRID
     if box[0] > 0 or box[1] > 0 or box[2] < tiling[WIDTH] or box[3] < tiling[HEIGHT]:
-        # Only some tiles are decoded: leave the restart markers unchecked, as ``box.py`` does.
+        # Only some tiles are decoded. ``box.py``, which decodes them on the CPU, does not check restart markers either.
         return 0
     if frame[parse.HEIGHT] != tiling[HEIGHT]:
         return NO_GRID
@@ -269,7 +269,7 @@ def _describe_planes(frame, tiling, rect, tiles, factor, row):
 
 @device_function
 def _copy_codes(address, codes):
-    """Copy a Huffman table's counts and symbols to ``codes``; return SHORT, the number of LOOKUP_BITS-bit entries."""
+    """Copy a Huffman table's counts and symbols to ``codes``; return SHORT (entries for LOOKUP_BITS bits)."""
     total = short = longer = 0
     for k in range(16):
         here = load_byte(address + _u64(k))

@@ -20,7 +20,7 @@ from picstore.kernels.jit import device_function, load_u16, store_u8
 from picstore.kernels.simd import Vector, VectorMemory, transposed, vector_function
 
 _u64, _i16 = np.uint64, np.int16
-# Numbers of fractional bits, of the constants below, and of the results of the first of two 1-D transforms.
+# Two numbers of fractional bits: of the constants below; and of the results of the first of two 1-D transforms.
 FRACTION, PASS_FRACTION = 13, 2
 
 
@@ -71,7 +71,7 @@ def _summed(a: Vector, b: Vector, *factors: tuple[int, int]) -> list[_Wide]:
 
 def _transform(x: list[Vector], shift: int) -> list[Vector]:
     """Compute sixteen 1-D inverse DCTs of 8 coefficients in parallel, in 16-bit vector elements, with saturation."""
-    # To round, add half a unit of the result: 16 times a number, because half a unit itself does not fit int16.
+    # To round, add 1 << (shift - 1), which does not fit int16, as the product of 16 and a smaller number.
     sixteen, unit = x[0].filled(16), (1 << FRACTION, (1 << (shift - 1)) // 16)
     (sum04,), (difference04,) = _summed(x[0] + x[4], sixteen, unit), _summed(x[0] - x[4], sixteen, unit)
     rotated2, rotated6 = _summed(x[2], x[6], (A, A + C), (A + B, A))
@@ -125,7 +125,7 @@ def _four_samples(products: Callable[[str, tuple[int, int]], _Wide], shift: int)
 
     ``products`` returns the sum of two products, coefficient times factor; ``"26"`` stands for coefficients 2 and 6.
     """
-    # ``"0"`` stands for coefficient 0 and the constant 16; 16 times the second factor is half a unit, which rounds.
+    # ``"0"`` stands for coefficient 0 and the constant 16; 16 times its factor is 1/2 after the shift, for rounding.
     first = products("0", (1 << (FRACTION + 1), (1 << (shift - 1)) // 16))
     even = products("26", FOUR_EVEN)
     inner, outer = (products("75", factors[:2]) + products("31", factors[2:]) for factors in FOUR)
@@ -177,8 +177,8 @@ def _inverse_dct_2(memory: VectorMemory, block: Any, quantization: Any, out: Any
     odd = _summed(rows[1], rows[2], TWO[:2])[0] + _summed(rows[3], rows[4], TWO[2:])[0]
     shift = FRACTION - PASS_FRACTION + 2
     wide = [[half + (1 << (shift - 1)) >> shift for half in each.halves] for each in (first + odd, first - odd)]
-    # After the first pass there are two rows of 8 values for each block. Each 128 bits of ``odds`` hold values 1, 3, 5
-    # and 7 of a block's upper row, then of its lower row; ``firsts`` holds value 0 of the rows.
+    # After the first pass, each block has an upper and a lower row of 8 values. ``odds`` has 128 bits for each block:
+    # values 1, 3, 5 and 7 of its upper row, then of its lower row. ``firsts`` has value 0 of each row, twice.
     upper, lower = (low.packed(high) for low, high in wide)
     odds = upper.shuffled(
         lower, [8 * half + 16 * row + k for half in range(2) for row in range(2) for k in (1, 3, 5, 7)]

@@ -173,7 +173,7 @@ def _parse_huffman(body, length, frame, tables):
         if total > 256 or length < 1 + MAX_CODE_BITS + total:
             return DAMAGED_HEADER
         for k in range(1 + MAX_CODE_BITS, 1 + MAX_CODE_BITS + total):
-            # Accept only sizes of values of 8-bit samples (tables F.1, F.2): the bit reader cannot load larger values.
+            # Accept only sizes (SSSS) of T.81's tables F.1 and F.2: the bit reader cannot load larger values.
             symbol = load_byte(body + _u64(k))
             if (kind == 0 and symbol > 11) or symbol & 15 > 10 + (kind == 0):
                 return UNSUPPORTED

@@ -120,8 +120,8 @@ def begin_scan(frame, tables, addresses, plan):
     Args:
         frame: the headers' values, as ``parse.parse_frame`` and ``set_scale`` fill them, followed by the scan's state.
         tables: address of the tables that were parsed.
-        addresses: five addresses: data, followed by PADDING zeros, and segments, both from ``bit_reader.unstuff``;
-            the zigzag order; BLOCKS pairs of blocks of zeros; the planes.
+        addresses: five addresses: of the data (followed by PADDING zeros) and of the segments, both as
+            ``bit_reader.unstuff`` writes them; of the zigzag order; of BLOCKS pairs of blocks of zeros; of the planes.
         plan: array to fill.
     """
     h, v, stride, planes = frame[HORIZONTAL], frame[VERTICAL], row_stride(frame), addresses[4]
@@ -151,7 +151,7 @@ def begin_scan(frame, tables, addresses, plan):
 def decode_scan(frame, until_row):
     """Continue decoding a scan until ``until_row`` rows of pixels are written, or all rows of the image.
 
-    ``begin_scan`` has filled ``frame``, and the caller OUT and RING. Rows of MCUs are decoded whole, so up to
+    ``begin_scan`` has filled ``frame``; the caller has set OUT and RING in it. Rows of MCUs are decoded whole, so up to
     MOST_SURPLUS_ROWS more rows of pixels than requested are written.
 
     Returns:
@@ -208,9 +208,9 @@ def _clear_dc(last):
 def _read_mcu(flat, zigzag, plan, block, reader, skips):
     """Read an MCU's coefficients; return ``reader`` after the MCU, and whether all codes are valid.
 
-    ``block`` is the address of the first block; the next blocks are in the next pairs of blocks. ``reader`` holds the
-    accumulator, the number of its valid bits, and the offset of the next byte. If ``skips`` is true, read only the DC
-    values, from which the next MCU's DC values are predicted.
+    Blocks of two MCUs are stored in pairs: ``block`` is the address of the MCU's first block, in the first pair; each
+    further block is in the next pair. ``reader`` holds the accumulator, the number of its valid bits, and the offset of
+    the next byte. If ``skips`` is true, read only the DC values, from which the next MCU's DC values are predicted.
     """
     accumulator, valid, byte = reader
     entry = plan[0]
@@ -257,7 +257,7 @@ def _transform_mcus(plan, block, stride):
 
 @device_function
 def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):
-    """Set ``_TARGET``, the address for each block's samples, to MCU row ``row``; odd rows use a plane's lower half."""
+    """Set each block's ``_TARGET`` (its samples' address) for MCU row ``row``; odd rows go to a plane's lower half."""
     begin, per_mcu = plan
     for b in range(per_mcu):
         entry = begin + _u64(8 * _FIELDS * b)

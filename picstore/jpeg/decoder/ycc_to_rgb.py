@@ -59,7 +59,7 @@ def _interpolate_across(memory: VectorMemory, row: Any, out: Any) -> None:
 
 @vector_function(3)
 def _interpolate_both(memory: VectorMemory, row: Any, aside: Any, out: Any) -> None:
-    """Interpolate 16 samples of a row with ``aside``, the nearest row above or below; then interpolate them to 32."""
+    """Interpolate 16 samples vertically between a row and ``aside``, the next row up or down; then to 32 across."""
     before, here, after = (_samples(memory, row, k) * 3 + _samples(memory, aside, k) for k in (-1, 0, 1))
     near = here * 3
     memory.store(out, _interleave(near + before + 8 >> 4, near + after + 7 >> 4))
@@ -67,7 +67,7 @@ def _interpolate_both(memory: VectorMemory, row: Any, aside: Any, out: Any) -> N
 
 @vector_function(4)
 def _interpolate_down(memory: VectorMemory, row: Any, aside: Any, bias: Any, out: Any) -> None:
-    """Interpolate 16 samples between a row and ``aside``, the row above (``bias``, which rounds, is 1) or below (2)."""
+    """Interpolate 16 samples between two rows; ``bias`` rounds, and is 1 if ``aside`` is above ``row``, 2 if below."""
     rounding = memory.splat(bias, STEP, 16)
     memory.store(out, (_samples(memory, row) * 3 + _samples(memory, aside) + rounding >> 2).narrowed(8))
 

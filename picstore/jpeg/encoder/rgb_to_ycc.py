@@ -35,7 +35,7 @@ def _convert_pixels(memory: VectorMemory, source: Any, out: Any, step: Any) -> N
 
 @vector_function(4)
 def _convert_planes(memory: VectorMemory, source: Any, plane: Any, out: Any, step: Any) -> None:
-    """Convert 16 pixels, whose channels lie in planes ``plane`` bytes apart, to Y, Cb and Cr."""
+    """Convert 16 pixels to Y, Cb and Cr; each channel's plane begins ``plane`` bytes after the previous one."""
     green = memory.offset(source, plane)
     addresses = source, green, memory.offset(green, plane)
     _convert(memory, tuple(memory.load(each, STEP, 8) for each in addresses), out, step)
@@ -72,8 +72,8 @@ def convert_row(source, steps, width, padded, out, plane, spare):
 
     Args:
         source: address of the first pixel.
-        steps: bytes from one pixel, and from one channel, to the next: (3, 1) for interleaved channels, (1, any) for
-            planes, (1, 0) for a grey image, of which only the row of Y is written.
+        steps: bytes from one pixel to the next, and from one channel to the next: (3, 1) for interleaved channels, (1,
+            any) for planes, (1, 0) for a grey image, of which only the row of Y is written.
         width, padded: numbers of samples in a row without and with padding.
         out: address of the row of Y, with STEP - 1 writable bytes after the row; the row of Cb begins ``plane`` bytes
             later, the row of Cr 2 * ``plane`` bytes later.

@@ -197,7 +197,8 @@ def write_symbols(symbols, ends, codes, before, out, starts):
         codes: uint32 (4, 256), codes of ``choose_codes``.
         before: number of the scan's segments that previous calls have written.
         out: uint8, takes the segments; the caller makes it long enough.
-        starts: int64 (segments + 1,), takes the offset in ``out`` of each segment, then that of a next one, end + 2.
+        starts: int64 (segments + 1,), takes the offset in ``out`` of each segment; last, the end + 2, where a further
+            segment would begin.
 
     Returns:
         Number of bytes written.

@@ -117,7 +117,7 @@ def _publish_append(
 ) -> Manifest:
     """Publish a manifest that adds an append's files; raise Conflict if another edit is published at the same moment.
 
-    ``count`` calls :func:`join_row_counts` for the append's files; its arguments are ``fields`` and ``relabel``.
+    ``count(fields=…, relabel=…)`` counts the append's records, as :func:`join_row_counts` does.
     """
     root, dataset, names = job.root, Dataset(job.root), job.saved["classes"]
     old = dataset.manifest
@@ -141,7 +141,7 @@ def _publish_append(
 
 
 def _count_all(dataset: Dataset, count: Callable[..., RecordCounts | None]) -> RecordCounts | None:
-    """Count records by edited label, those of the append by calling ``count``; return None if a file is unreadable."""
+    """Count records by edited label; ``count`` counts those of the append. Return None if a file is unreadable."""
     with contextlib.suppress(Damage, NotADataset):
         relabel = dataset.labels if LABEL in dataset.columns else None
         new = count(fields=dataset.manifest.attachments, relabel=relabel)

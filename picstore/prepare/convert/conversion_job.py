@@ -302,7 +302,7 @@ def require_no_partition(listing: Listing) -> None:
 
 
 def choose_rows(listing: Listing, options: ConvertOptions) -> int:
-    """Return a conversion's number of rows (ranges of inputs): an index states it; else derive it from a sample."""
+    """Return a conversion's number of rows (ranges of inputs): that of a source index, or derived from a sample."""
     inputs = listing.inputs
     if listing.partition is not None:
         return len(listing.partition.rows) - 1

@@ -155,7 +155,7 @@ def make_input_record(
 
 
 def _move(attachments: Mapping[str, bytes], image: CoordinateMap, maps: Mapping[str, Any]) -> dict[str, bytes]:
-    """Rotate and resize attachments like their image; encode those named in ``maps`` as maps, or drop them if empty."""
+    """Rotate and resize attachments like their image; those named in ``maps`` are encoded as maps, dropped if empty."""
     specs = {PREFIX + name: MapSpec.from_json(entry) for name, entry in maps.items()}
     return {
         name: make_map(name, blob, specs[name], image) if name in specs else move_attachment(name, blob, image)

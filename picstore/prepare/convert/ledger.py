@@ -280,7 +280,7 @@ def _encode(line: LedgerLine) -> bytes:
 
 
 def _parse(text: bytes) -> LedgerLine | None:
-    """Parse a ledger line; return None if its checksum or JSON is wrong. Lines of older versions have no checksum."""
+    """Parse a ledger line; return None if its checksum or JSON is wrong. Old versions' lines may lack the checksum."""
     head, mark, crc = text.rpartition(_CRC)
     if mark and crc != b"%d}\n" % crc32c(head):
         return None

@@ -67,7 +67,8 @@ def _is_file(one: Input) -> bool:
 def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> dict[str, str]:
     """Return, by map name, the paths of the map files that belong to an input's image.
 
-    ``paths`` are the paths of all inputs that are whole files. A map file is one of these, or another local file.
+    ``paths`` are the paths of all inputs that are whole files. A map file is one of these inputs, or a local file that
+    is not an input.
     """
     folder, last = posixpath.split(one.path)
     stem = posixpath.splitext(last)[0]
@@ -81,7 +82,7 @@ def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> d
 
 
 def _attach(one: Input, files: Mapping[str, str], fields: set[str]) -> Input:
-    """Rename an input's attachments in ``fields`` to ``map:NAME``; attach the map files with the paths ``files``."""
+    """Rename attachments whose names are in ``fields`` to ``map:NAME``; attach the maps in ``files`` (name, path)."""
     named = [(PREFIX + name if name in fields else name, each) for name, each in one.attachments]
     beside = [(PREFIX + name, Input(posixpath.basename(path), -1, path)) for name, path in files.items()]
     return replace(one, attachments=(*named, *beside)) if named or beside else one

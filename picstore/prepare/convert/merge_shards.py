@@ -34,7 +34,7 @@ _NOT_SETTINGS = ("rows", "classes", "attachments")
 
 @dataclass(frozen=True, slots=True)
 class RowCopy:
-    """Task to copy the files of a finished row of the job to equal names, from folder ``source`` to folder ``root``."""
+    """Task to copy a finished row's files from folder ``source`` to folder ``root``, where they have the same names."""
 
     source: Location
     root: WritableLocation

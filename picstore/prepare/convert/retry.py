@@ -113,15 +113,15 @@ def _update_duplicates(
 ) -> dict[int, int]:
     """Map the id of each duplicate to the id of the first equal input, as if the ``readable`` inputs had never failed.
 
-    ``current`` maps each duplicate in the present source to the first input with the same bytes. For an input that did
-    not fail, the ledger line's first input is kept, unless ``current`` maps the input to a ``readable`` one.
+    ``current`` maps each duplicate in the present source to the first input with the same bytes. An input that did not
+    fail keeps the first input in its ledger line, unless ``current`` maps it to one of the ``readable`` inputs.
     """
     duplicates: dict[int, int] = {}
     for line in lines:
         first = current.get(line.id)
         if line.id in failed:
             if first not in failed and line.id not in readable:
-                # These bytes fail. ``first``, if any, has the same bytes now, but its record is of other bytes.
+                # The input still fails, so an equal ``first`` with a record had other bytes when it was converted.
                 first = None
         elif first not in readable:
             first = None if line.of is None else duplicates.get(line.of, line.of)

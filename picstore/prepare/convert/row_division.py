@@ -84,8 +84,8 @@ class Shard:
 def count_rows(inputs: int, mean_bytes: float, shape: DatasetShape) -> int:
     """Return the number of rows into which to divide ``inputs`` images of ``mean_bytes`` bytes on average.
 
-    There are enough rows to keep files within ``file_size``, and up to TARGET_ROWS as long as files have at least
-    MIN_FILE_BYTES.
+    The number is the larger of two: what keeps files within ``file_size``; and TARGET_ROWS, or fewer if files would
+    then be smaller than MIN_FILE_BYTES. It does not exceed ``inputs``.
     """
     total = inputs * mean_bytes
     needed = -int(-total // (shape.streams * shape.file_size))

@@ -75,7 +75,7 @@ class ReusableRow:
     """Inputs of a row that were converted before or are duplicates, with their records and ledger lines.
 
     Memory holds one container of each previous file. ``folder`` has the row's previous files; None if there are none.
-    Records of some ``settled_ids`` may turn out to be damaged; these inputs are then converted again.
+    ``settled_ids`` are these inputs' ids; if a record turns out to be damaged, its input is converted again.
     """
 
     def __init__(self, folder: Location | None, fields: Sequence[str]) -> None:

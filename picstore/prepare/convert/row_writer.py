@@ -151,7 +151,7 @@ def join_row_counts(
         tallies: for each row, the counts of its ledger lines by status.
         summaries: summaries of the files of all rows.
         fields: names of the attachments.
-        first_file: number of the file of row 0.
+        first_file: number of row 0's file in each stream.
         relabel: function from ids and stored labels to present labels; None if no label was edited. With a function,
             the records of all rows are counted from files.
     """

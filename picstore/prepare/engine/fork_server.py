@@ -189,7 +189,7 @@ def _load(names: list[str]) -> None:
             imported = importlib.import_module(module)
             if function:
                 getattr(imported, function)()
-    # The server was started without NUMBA_EXTRAS, to import numba in half the time; tasks may import these modules.
+    # To import numba in half the time, the server was started without the modules NUMBA_EXTRAS; tasks may import them.
     allow_imports()
 
 

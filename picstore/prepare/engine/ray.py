@@ -176,7 +176,7 @@ def connect(workers: int | None = None) -> Iterator[RayEngine]:
 
 
 def import_ray(of: str = "--engine ray") -> Any:
-    """Import Ray; if it is not installed, raise MissingDependency, whose message says that ``of`` needs Ray."""
+    """Import Ray; if it is not installed, raise MissingDependency with the message "<of> needs Ray"."""
     try:
         import ray.exceptions
     except ImportError as error:

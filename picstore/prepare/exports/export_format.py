@@ -110,7 +110,8 @@ class ExportFormat(ABC):
 def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[Part]:
     """Divide records of given sizes in bytes into shards.
 
-    A shard ends before the record that would exceed ``shard_size``; if ``exceed``, after the record that reaches it.
+    A shard ends before the record that would exceed ``shard_size``. With ``exceed``, it ends after the record that
+    reaches ``shard_size``.
     """
     counts: list[int] = []
     held = 0

@@ -341,7 +341,7 @@ def _read_records(task: WriteTask) -> Iterator[Record | None]:
 
 
 def _with_columns(record: Record) -> Record:
-    """Add the record's values in the dataset's columns to its extra, an object or null; change no other extra."""
+    """Add the record's values in the dataset's columns to its extra, unless this is neither an object nor null."""
     extra = record.extra if record.columns else None
     if not record.columns or not isinstance(extra, (dict, type(None))):
         return record

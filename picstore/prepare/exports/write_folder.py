@@ -44,10 +44,10 @@ class _Wish(NamedTuple):
 class FolderFormat(ExportFormat):
     """Export format of OUT/<class>/<original name>.jpg, OUT/records.jsonl and OUT/classes.txt.
 
-    A JPEG's name is the last component of ``path`` in the extra, made safe; if that name is taken, the record's id is
-    added. Attachments are hidden files, ``.<name>.<attachment>.bin``, with the suffix .bin because torchvision's
-    ImageFolder takes any file with the suffix of an image, even a hidden one. No two names are equal on a file system
-    that ignores case or normalizes Unicode.
+    A JPEG's name is the last component of ``path`` in the record's extra (JSON metadata), made safe; if that name is
+    taken, the record's id is added. Attachments are hidden files, ``.<name>.<attachment>.bin``, with the suffix .bin
+    because torchvision's ImageFolder takes any file with the suffix of an image, even a hidden one. No two names are
+    equal on a file system that ignores case or normalizes Unicode.
     """
 
     def describe(self, outline: Outline) -> _Wish:
@@ -55,7 +55,7 @@ class FolderFormat(ExportFormat):
         return _Wish(outline.label, outline.id, stem, tuple(outline.attachments), outline.jpeg)
 
     def divide(self, described: Sequence[_Wish]) -> list[Part]:
-        """Create the class folders; return parts with each record's path. All paths are chosen here, to differ."""
+        """Create the class folders, choose a different path for each record, and return parts with these paths."""
         folders = self._folders(wish.label for wish in described)
         for folder in folders.values():
             (self.root / folder).mkdir()

@@ -23,7 +23,7 @@ from picstore.prepare.exports.export_format import (
 from picstore.prepare.exports.safe_names import attachment_names
 from picstore.storage.format.record import Record
 
-_BLOCK = 512  # number of bytes to a multiple of which a tar pads headers and data
+_BLOCK = 512  # A tar pads headers and data to a multiple of this number of bytes.
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,8 @@ def _reduced_bits(kind: str, data: bytes) -> str:
 def _decode_upright_jpeg(data: bytes, settings: EncodeSettings) -> Decoded | None:
     """Decode an upright JPEG by picstore's decoder; return None if Pillow has to decode it.
 
-    Pillow decodes at a fraction of the size if a JPEG is resized to a quarter or less, and reports all damage.
+    Pillow decodes a JPEG that is resized to a quarter or less, which it does at a fraction of the size, and a damaged
+    JPEG, whose damage it reports.
     """
     try:
         segments = tuple(iterate_marker_segments(data))

@@ -38,7 +38,7 @@ from picstore.prepare.image.format_decoders import neither_hangs_nor_crashes
 from picstore.prepare.image.size_limits import check_size, limit_memory
 from picstore.prepare.image.svg import is_svg
 
-# Seconds of decoding after which the kernel ends a decoder process; its image then fails.
+# Seconds of decoding after which the operating system ends a decoder process; its image then fails.
 SECONDS = 60
 # Number of idle decoder processes to keep; each takes 60 MB.
 _KEPT = 4
@@ -210,10 +210,10 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _bounded(connection: Connection, seconds: float) -> Iterator[None]:
-    """Let the kernel end this process after ``seconds`` or at the parent's death, even if C code does not return.
+    """Let the operating system end this process after ``seconds`` or at the parent's death, even within C code.
 
     While the parent waits for an answer, the only event on the socket ``connection`` can be that the parent's end is
-    closed. The kernel then sends SIGIO, which ends this process.
+    closed. The operating system then sends SIGIO, which ends this process.
     """
     flags = fcntl.fcntl(connection, fcntl.F_GETFL)
     fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())

@@ -107,8 +107,8 @@ def read_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     """Read the first frame, or the flattened picture of a layered file, in mode "L", "LA", "RGB" or "RGBA", in sRGB.
 
     Raises:
-        ImageError: the format is not listed, ImageMagick's library or its support of the format is missing, or the
-            image is damaged or has more than ``max_pixels`` (checked before decoding if the header states the size).
+        ImageError: ``find_coder`` finds no coder; ImageMagick or its support of the format is missing; or the image is
+            damaged or has more than ``max_pixels`` (checked before decoding if the header states the size).
     """
     coder = find_coder(data, name=name)
     if coder is None:
@@ -195,7 +195,7 @@ def _set_resource_limits(max_pixels: int) -> None:
 
 
 def _load(verb: Literal["Ping", "Read"], image: WandImage, data: bytes, coder: str) -> None:
-    """Read an image, or only its header, by ``coder``; wand's ``format=`` would choose a coder by the content."""
+    """Read an image, or with "Ping" only its header, by ``coder``; wand would choose another coder by the content."""
     from wand.api import library
 
     frame = "" if coder in _LAYERED and verb == "Read" else "[0]"

@@ -41,7 +41,7 @@ _USUAL = {258: {8}, 266: {1}, 274: {1}, 284: {1}, 339: {1}}
 # libvips decodes a PNG only if all its chunks are of the types in these two sets, because Pillow then reads the same
 # pixels. Chunks of the first set may stand anywhere in the file.
 _ANYWHERE = {b"IDAT", b"IEND", b"tEXt", b"tIME"}
-# Chunks of the second set must stand before the first IDAT chunk.
+# The second set: chunks of these types must stand before the first IDAT chunk.
 _BEFORE_PIXELS = {b"IHDR", b"sRGB", b"gAMA", b"cHRM", b"pHYs", b"iCCP", b"bKGD", b"sBIT"}
 
 # Value of libvips' option by chroma subsampling: "on" halves chroma in both directions, "off" leaves it at full size.
@@ -161,7 +161,7 @@ def require_mozjpeg() -> Any:
         raise missing_extra("--encoder mozjpeg needs libvips", "mozjpeg")
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32), dtype=np.uint8))
     one, other = (_encode(pyvips, noise, quality=50, subsampling="444", trellis=trellis) for trellis in (True, False))
-    # Equal results mean that libvips is built with libjpeg-turbo, which ignores trellis quantization.
+    # If trellis quantization changes nothing, libvips is built with libjpeg-turbo, which ignores the option.
     if one == other:
         raise missing_extra("--encoder mozjpeg needs a libvips that is built with mozjpeg", "mozjpeg")
     return pyvips
@@ -176,8 +176,8 @@ def _encode(vips: Any, image: Image.Image, *, quality: int, subsampling: str, tr
         interlace=False,
         trellis_quant=trellis,
         overshoot_deringing=True,
-        # Take T.81's tables (annex K): JPEGs are then 4 % smaller than libjpeg-turbo's at equal SSIM; with mozjpeg's
-        # own tables, they are not smaller.
+        # Take T.81's quantization tables (annex K). JPEGs are then 4 % smaller than those of libjpeg-turbo at equal
+        # SSIM; with mozjpeg's own tables, they are not smaller.
         quant_table=0,
         subsample_mode=_SUBSAMPLE_MODES[subsampling],
         restart_interval=0,

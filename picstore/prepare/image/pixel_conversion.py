@@ -57,7 +57,7 @@ def _with_alpha(image: Image.Image) -> Image.Image:
         return image
     if image.mode == "La":
         return image.convert("LA")
-    # The modes that remain, P, PA, RGBa, and 1, L and RGB with a transparent color, convert to RGBA.
+    # Convert the other modes to RGBA: P, PA and RGBa; also 1, L and RGB if they have a transparent color.
     return image.convert("RGBA")
 
 
@@ -80,7 +80,7 @@ def _composite(image: Image.Image, background: tuple[int, int, int]) -> Image.Im
 def _reduce_depth(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
     """Convert an image in one of ``_DEEP_MODES`` to 8 bits.
 
-    Strip by strip, floats take 5 bytes of memory per pixel; converted in one piece, they would take 32.
+    The image is converted strip by strip: floats take 5 bytes of memory per pixel, instead of 32 in one piece.
     """
     white = _white(image)
     transparent = image.info.get("transparency")
