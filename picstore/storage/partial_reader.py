@@ -75,7 +75,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class PartialRead:
-    """Plan to read parts of a container, ``pieces`` of its file, to ``buffer``; its tables are already in memory."""
+    """Plan to read ``pieces`` of a file to ``buffer``. They hold parts of a container whose tables are in memory."""
 
     container: Container
     pieces: list[Piece]
@@ -224,7 +224,7 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
 def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Table, I64]:
     """Return the values of ``Container.held`` and ``Container.tops`` for images at the offsets ``at`` in a buffer.
 
-    Both describe only the tile rows ``rows`` of an image that is marked in ``found.there``, else the whole image.
+    For an image that ``found.there`` marks, they describe only the tile rows ``rows``; otherwise, the whole image.
     """
     held = entries.copy()
     held["offset"] = at

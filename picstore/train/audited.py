@@ -144,7 +144,7 @@ class Audit:
         return list(map(str, chosen))
 
     def ids(self, source: int = 0) -> I64:
-        """Return the ids of a dataset's records, in order of position, read-only; only the first call reads them."""
+        """Return the ids of a dataset's records in the dataset's order, read-only; only the first call reads them."""
         if source not in self._ids:
             self._ids[source] = self.datasets[source].ids
             self._ids[source].setflags(write=False)

@@ -63,7 +63,7 @@ class MapJob:
 
 @dataclass(frozen=True, slots=True)
 class MapTask:
-    """Containers with which a process calls the function; ``sharing``: processes on its machine, 0 if unknown."""
+    """Containers for one process to map; ``sharing`` is the number of processes on its machine, 0 if unknown."""
 
     job: MapJob
     part: int

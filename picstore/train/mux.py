@@ -38,7 +38,7 @@ _DEFAULTS |= {"epoch_batches": None, "global_counts": False, "classes": None}
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Image of a mux, with its values as in :class:`Batch`; a missing string in the columns is None."""
+    """One sample of a mux: fields as in :class:`Batch`, for a single image; a missing string in the columns is None."""
 
     image: torch.Tensor  # uint8 (3, H, W), or floats if a transform makes them
     label: int

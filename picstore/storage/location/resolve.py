@@ -25,7 +25,7 @@ from picstore.storage.location.redact import redact
 if TYPE_CHECKING:
     from picstore.storage.location.obstore_file import RemoteFile
 
-# Names of ``abstract_location`` that other modules import from this module; mypy rejects such imports of other names.
+# Names of ``abstract_location`` that other modules import from this module. Without the list, mypy rejects this.
 __all__ = ["Allocate", "Location", "Root", "WritableLocation", "fresh"]
 
 MANIFEST = "picstore.json"

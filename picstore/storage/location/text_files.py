@@ -40,7 +40,7 @@ def is_wide(data: bytes) -> bool:
 def text_lines(location: Location) -> Iterator[str]:
     """Yield the lines of a text file, without line ends; bytes that are not UTF-8 become surrogates.
 
-    Raise UsageError if the file is not text, because its lines may have no end, and NotADataset if it is missing.
+    Raise UsageError if the first line has a zero byte, so that the file is not text; NotADataset if it is missing.
     """
     for number, line in enumerate(location.lines(), start=1):
         if number == 1 and is_wide(line):

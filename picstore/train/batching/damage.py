@@ -79,7 +79,7 @@ class DamageLog:
                 logger.warning("left out: %s", text)
 
     def report_fallbacks(self, reasons: Sequence[str], *, of: int) -> None:
-        """Log, at the first call only, why the GPU's decoder left some images of a batch (of ``of``) to the CPU."""
+        """Log, at the first call only, why the GPU's decoder left some of a batch's ``of`` images to the CPU."""
         if not self._fell_back:
             self._fell_back = True
             text = "the CPU decoded %d of %d images of a batch, which the GPU's decoder refuses: %s; "

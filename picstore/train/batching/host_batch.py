@@ -68,8 +68,8 @@ class SegmentLayout:
             "codes": ((tables, words.HUFFMAN_BYTES), "uint8"),
             "places": ((tables, 4), "int32"),
             "quantization": ((tables, 64), "int16"),
-            # The arrays above are copied to a GPU as they lie in the block. The array ``images`` is first joined on the
-            # CPU with the arrays ``images`` of other batches.
+            # The arrays before ``images`` are copied to a GPU as they lie in the block. ``images`` is first joined on
+            # the CPU with those of other batches.
             "images": ((n, words.IMAGE_WORDS), "int64"),
             "tilings": ((n, 6), "int64"),
             "boxes": ((n, 4), "int64"),

@@ -31,7 +31,7 @@ def _fixed(at, scale, shift, extent):
 
 @inlined
 def _scale_and_shift(sampling):
-    """Return the factor and offset from coordinates to positions: in pixels for NEAREST, else in 1 / ONE pixels."""
+    """Return the factor and offset from coordinates to positions, in pixels for NEAREST or else in 1 / ONE pixels."""
     return (1.0, 0.0) if sampling == NEAREST else (float(ONE), 0.5 - ONE / 2)
 
 
@@ -86,7 +86,7 @@ def _blurred_rows(key, first, across, rows):
 
 @device_function
 def _displace(rows, down, numbers, axis, positions):
-    """Blur ``rows`` by weights ``down``, and write each pixel's coordinate (x for axis 0, else y) plus displacement."""
+    """Blur ``rows`` along columns; write each pixel's coordinate, x for axis 0, else y, plus its displacement."""
     height, width = rows.shape
     reach = down.size - 1
     above, below = np.empty(reach + 1, np.int64), np.empty(reach + 1, np.int64)

@@ -148,7 +148,7 @@ def _object_targets(names: Sequence[str], objects: Objects, geometry: Geometry, 
 
 
 def _move_boxes(boxes: F64, geometry: Geometry, slot: int) -> F64:
-    """Map boxes (k, 4) to output pixels, and clip them to the output; boxes outside of it become empty or NaN."""
+    """Map boxes (k, 4) to output pixels, and clip them to the output; a box outside of it has no area or is NaN."""
     low, high = _visible_rect(geometry, slot)
     boxes = np.concatenate([np.maximum(boxes[:, :2], low), np.minimum(boxes[:, 2:], high)], axis=1)
     corners = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]

@@ -23,7 +23,7 @@ CANVAS_STEPS = frozenset(
     (opcodes.AUTOCONTRAST, opcodes.EQUALIZE, opcodes.SHARPNESS, opcodes.WARP, opcodes.ELASTIC, opcodes.MIX)
 )
 TABLE_STEPS = frozenset((opcodes.AUTOCONTRAST, opcodes.EQUALIZE))  # steps that need the number of pixels by level
-ROW_STEPS = frozenset((opcodes.BLUR, opcodes.ELASTIC))  # steps that need a launch before, which blurs along rows
+ROW_STEPS = frozenset((opcodes.BLUR, opcodes.ELASTIC))  # Before these steps, another launch blurs along rows.
 _BARS = [opcodes.CONTRAST, opcodes.BLUR, *CANVAS_STEPS]  # steps that read the whole image, and so begin a phase
 
 _NO_SMOOTHING = np.zeros((0, 2), np.float32)

@@ -53,8 +53,8 @@ LANES, SEGMENTS, BLOCKS, ROWS, COLUMNS, ENTRIES = 32, 2, 64, 8, 32, 128
 SUMMED = 32  # number of blocks of a segment whose DC differences are added up at once; most segments have 24 blocks
 MAX_NUMEL = 1 << 20  # maximum number of values of a tensor in a Triton kernel
 ROUNDS, SYMBOLS = 4, 4
-# Number of warps of a program of each kernel. A thread then takes, on sm_90 and with Triton 3.8 and 3.6, this number of
-# registers, none spilled: decode_segments 52, sum_differences 54 and 46, inverse_dct 96 and 122, others up to 50.
+# Number of warps of a program of each kernel. A thread then takes, on sm_90 with Triton 3.8 (in parentheses: 3.6), this
+# number of registers, none spilled: decode_segments 52, sum_differences 54 (46), inverse_dct 96 (122), others up to 50.
 WARPS = {"make_tables": 1, "decode_segments": 1, "sum_differences": 1, "inverse_dct": 2, "to_rgb": 4}
 # Arrays of segment tables that are copied to the GPU, with their dtypes. Kernels see the memory of all batches as one
 # array of each dtype; an image's words (``jpeg/gpu_segment_layout.py``) hold indices in these arrays.
@@ -184,9 +184,9 @@ def _parts(blocks: I64) -> Iterator[slice]:
 
 
 def _write_firsts(rows: I64, first: I64, count: I64) -> I64:
-    """Write to ``rows`` where each image's blocks, table entries, samples, pixel bytes and parts begin, as indices.
+    """Write to ``rows`` the index of each image's first block, table entry, sample, pixel byte and part of a segment.
 
-    Return the total number of each of these, int64 (5,). A part is a part of a segment.
+    Return the total numbers of blocks, table entries, samples, pixel bytes and parts of segments: int64 (5,).
     """
     amounts = np.empty((len(rows), 5), np.int64)
     amounts[:, :3] = rows[:, words.BLOCKS : words.SAMPLES + 1]

@@ -130,7 +130,7 @@ def _mapped(words, across, down):
 
 @device_function
 def _fixed(at, scale: tl.constexpr, shift: tl.constexpr, extent):
-    """Return ``at`` · ``scale`` + ``shift``, rounded down: int32 positions, at most a pixel beyond the image."""
+    """Return ``at`` · scale + shift, limited to the range from −1 to ``extent`` + 1 pixels, rounded down to int32."""
     at = at * scale + shift
     at = tl.where(at > -scale, at, -scale)  # The comparison is false for NaN, which so becomes -scale.
     return tl.floor(tl.minimum(at, (extent + 1).to(tl.float64) * scale - 1.0)).to(tl.int32)

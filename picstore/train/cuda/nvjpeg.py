@@ -164,7 +164,7 @@ def _decode_some(
 ) -> list[torch.Tensor | str]:
     """Decode JPEG streams in one call; if it fails, in a call for each half, and so on down to single streams.
 
-    For lack of memory, free torch's cached memory and repeat the call once (``again``) before the halves are tried.
+    If memory was lacking, first free torch's cached memory and repeat the same call (with ``again``).
 
     Returns:
         For each stream its image or, if it fails even as a single stream, the error's message.

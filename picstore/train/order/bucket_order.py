@@ -245,7 +245,7 @@ class _RankReading:
         return groups[mine], stops[mine]
 
     def _leave(self, read: Table, kept: Table, stop: int) -> tuple[LeavingRun, ...]:
-        """Return the containers that lanes leave up to sample ``stop``, each with its records to set aside."""
+        """Return the containers that lanes finish up to sample ``stop``, each with records kept for later batches."""
         records: dict[tuple[int, int], list[int]] = {}
         for container, lane, record in kept[["container", "lane", "record"]].tolist():
             records.setdefault((container, lane), []).append(record)

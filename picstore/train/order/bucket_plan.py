@@ -111,7 +111,7 @@ class BucketCounts:
         return numbers[numbers >= begins[self._table.of(samples.container, samples.record)]], seen
 
     def _joined(self, index: I64) -> I64:
-        """Add up, over all positions ``index`` in the containers' order, each bucket's number of records before it."""
+        """For each bucket, add up the numbers of records before the positions ``index`` in the order of containers."""
         last = np.minimum(index, self._order.records - 1)
         containers, starts = self._order.containers.locate(last)
         total = np.zeros(self._table.tally.shape[1], dtype=np.int64)
@@ -225,7 +225,7 @@ class BucketPlan:
         """Return a row of _SAMPLE for each sample with an index in ``numbers``, except samples that no batch takes.
 
         Args:
-            seen: each bucket's number of samples before ``numbers``; changed in place to the number after ``numbers``.
+            seen: each bucket's number of samples before these samples; those of ``numbers`` are added in place.
         """
         located = self.order.locate(numbers)
         bucket = self.table.of(located.container, located.record)

@@ -96,7 +96,7 @@ class DatasetOrder:
         return numbers % self.shard.records % self.lanes, 0
 
     def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:
-        """Return None, because a batch has its samples in the order of the epoch."""
+        """Return None, which means slots 0, 1, …: a batch has its samples in the order of the epoch."""
         return None
 
     def batch_seed(self, epoch: int, batch: int) -> int:
