@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MOST_REASONS = 8
 _MOST_FORMATS = 10
-_MOST_DUPLICATES = 20  # Largest number of groups, of duplicates in a group, or of rows of ``audit`` to print.
+_MOST_DUPLICATES = 20  # Largest number to print: groups of duplicates, duplicates in a group, rows of ``audit``.
 _MOST_CLASSES = 4
 _WORTH_COPYING = 0.8  # ``info`` advises a copy if an epoch of it reads less than this fraction of the bytes read now.
 

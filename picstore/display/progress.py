@@ -164,7 +164,7 @@ class Meter:
         self._verb, self._clock = verb, clock
         self._began = clock()
         self._stage = ""
-        self._since = self._began  # Clock's time from which the rate of the current stage is measured.
+        self._since = self._began  # Clock's time at which measuring the current stage's rate began.
         self._done = self._earlier = 0  # Items of the stage done so far, and items done by interrupted runs.
         self._total: int | None = None
 

@@ -49,7 +49,7 @@ def perceptual_hash(jpeg: bytes | memoryview) -> int:
     scale = 8
     if min(width, height) < _MIN_SIDE:
         blocks, scale = decode(jpeg) @ _LUMA, 1
-    # An image of one color becomes exactly zero; otherwise its hash would depend on rounding errors.
+    # Make an image of one color exactly zero, so that its hash does not depend on rounding errors.
     blocks = blocks - blocks[0, 0]
     rows, columns = blocks.shape
     spectrum = _cosine_integrals(height, scale, rows) @ blocks @ _cosine_integrals(width, scale, columns).T

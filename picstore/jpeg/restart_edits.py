@@ -83,7 +83,7 @@ def find_edits(starts, blocks, intervals, edits, sizes):
             actual[component] += (noted & ((1 << BITS_SHIFT) - 1)) - DIFFERENCE_BIAS
             if edited and blocks[b, 3]:
                 difference = actual[component] - predictor[component]
-                # A baseline JPEG cannot code larger differences (table F.1).
+                # A baseline JPEG cannot code a difference outside of this range (table F.1).
                 if not -2047 <= difference <= 2047:
                     return BAD_DC
                 position = noted >> POSITION_SHIFT

@@ -225,7 +225,7 @@ def _mcu_blocks(parts: tuple[tuple[int, int, int], ...], *, every: bool) -> tupl
 
 
 def _find_block_starts(scans: Sequence[_ScanRewriter]) -> None:
-    """Write a note of each block's beginning to each scan's ``_starts``, and set the scan's attribute ``damage``."""
+    """Write each block's position and DC difference to its scan's ``_starts``; set the scan's attribute ``damage``."""
     rows = np.zeros((len(scans), block_starts.SCAN_COLUMNS), np.int64)
     for row, scan in zip(rows, scans, strict=True):
         scan.describe(row)
@@ -365,7 +365,7 @@ class _ScanRewriter:
     def _write_stream(self, huffman: HuffmanTables, headers: bytes) -> tuple[bytes, I64]:
         """Return the new stream, and the lengths in bytes of its restart segments, int64.
 
-        The old scan is freed, so that the file is in memory at most three times: as it was given, and twice more.
+        The old scan is freed, so that memory holds the file at most three times: the given bytes and two copies.
         """
         tables = pack_tables([huffman[0, k] for k in self._dc])
         # Upper bound of the size: an edit takes at most 16 + 11 bits, stuffing at most doubles all bytes, and a marker

@@ -173,9 +173,9 @@ def open_stream(address, size, factor, workspace):
 
 @device_function
 def has_room(frame, size, count, factor, scratch, segments):
-    """Write to ``frame`` sizes at 1 / ``factor``, and array lengths for ``count`` segments of together ``size`` bytes.
+    """Write to ``frame`` the image's sizes at 1 / ``factor``, and the lengths of arrays that decoding it takes.
 
-    Return whether the workspace's arrays ``scratch`` and ``segments`` are long enough.
+    ``size`` is the number of bytes of ``count`` segments. Return whether ``scratch`` and ``segments`` are long enough.
     """
     scan.set_scale(frame, factor)
     needed = scan.planes_length(frame) + size + bit_reader.PADDING

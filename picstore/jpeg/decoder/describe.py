@@ -37,7 +37,8 @@ def measure_tiles(streams, starts, firsts):
     Args:
         streams: argument of ``describe_tiles``.
         starts: int64 (images + 1,), takes the offset of each image, a multiple of 8, and the number of bytes.
-        firsts: int64 (images + 1,), takes the index of each image's first row, and the number of rows, one per part.
+        firsts: int64 (images + 1,), takes the index of each image's first row, and the number of all rows; each part
+            has one row.
     """
     addresses, sizes, tilings, boxes, factors, points = streams
     rect, tiles = np.empty(4, np.int64), np.empty(4, np.int64)

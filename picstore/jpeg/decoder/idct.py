@@ -92,8 +92,8 @@ def _take_rows(memory: VectorMemory, block: Any, quantization: Any, used: Iterab
     flat = reduce(or_, rows[1:]).is_zero()
     factors = [memory.load(memory.offset(quantization, 32 * k), 16, 16) for k in used]
     rows = list(map(mul, rows, factors))
-    # If only row 0 has coefficients, libjpeg's SIMD code shifts them left without saturation, so that those of more
-    # than 14 bits wrap around; do the same.
+    # If only row 0 has coefficients, libjpeg's SIMD code shifts them left without saturation, so that coefficients of
+    # more than 14 bits wrap around; do the same.
     rows[0] = (rows[0] << PASS_FRACTION >> PASS_FRACTION).chosen(flat, rows[0])
     return rows
 

@@ -77,7 +77,8 @@ BLOCKS, _FIELDS = 6, 10
 PLAN = BLOCKS * _FIELDS + 3
 # Offsets in bytes in a block's row of the plan. _PREVIOUS_DC: address of the DC of the component's previous block.
 # _TARGET, _STEP: address at which the block's samples are stored next, and step to the next MCU's samples. _FACTORS to
-# _DC_BY_LENGTH: addresses of the tables. _ORIGIN: address of its samples in a plane's MCU 0. _SIDE: samples per side.
+# _DC_BY_LENGTH: addresses of the tables. _ORIGIN: address of the block's samples in MCU 0 of its plane. _SIDE: samples
+# per side.
 _PREVIOUS_DC, _TARGET, _STEP, _FACTORS, _AC, _DC, _AC_BY_LENGTH, _DC_BY_LENGTH, _ORIGIN, _SIDE = range(
     0, 8 * _FIELDS, 8
 )
@@ -199,7 +200,7 @@ def decode_scan(frame, until_row):
 
 @inlined
 def _clear_dc(last):
-    """Set the DC of each component's previous block, three values at ``last``, to zero, as each segment begins."""
+    """Set the DC of each component's previous block, three values at ``last``, to zero, for a new segment."""
     for c in range(3):
         store_native_u64(last + _u64(8 * c), _u64(0))
 

@@ -36,7 +36,7 @@ def _to_rgb(memory: VectorMemory, luma: Any, blue: Any, red: Any, out: Any) -> N
     """Convert 16 pixels from Y, Cb and Cr to RGB (JFIF 1.02, with 16 fractional bits)."""
     y, cb, cr = _samples(memory, luma), _samples(memory, blue) - 128, _samples(memory, red) - 128
     # Factors are split so that they fit 16 bits: 1.402 = 1 + 26345 / 65536, 1.772 = 2 - 14942 / 65536, and
-    # -0.714 = 18734 / 65536 - 1. Double chroma, and products that are halved and rounded, give libjpeg's rounding.
+    # -0.714 = 18734 / 65536 - 1. To round as libjpeg does, chroma is doubled, and products are halved and rounded.
     r = y + cr + (_times(cr << 1, 26345) + 1 >> 1)
     b = y + (cb << 1) + (_times(cb << 1, -14942) + 1 >> 1)
     halves = [half + 32768 >> 16 for half in cb.interleaved_sums(cr, cb.filled(-22554, 18734))]

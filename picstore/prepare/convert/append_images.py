@@ -188,7 +188,7 @@ def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...]
             )
         _refuse_names_that_are_numbers(old, listing.inputs)
         return old, listing.inputs
-    # Refuse names, because the dataset's labels, integers without names, would become indices of these names.
+    # Refuse a source's class names if the dataset has none: its labels would become indices of these names.
     if not old and manifest.images:
         raise UsageError(
             f"the source names its classes and the dataset does not; append numbers as labels, instead of "

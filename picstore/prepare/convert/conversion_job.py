@@ -243,7 +243,7 @@ class StageClock:
         self._stage, self._since = stage, since
 
     def begin_stage(self, stage: str, total: int | None = None, done: int = 0) -> None:
-        """End the current stage, if any, and begin ``stage``, of whose ``total`` inputs earlier runs did ``done``."""
+        """End the current stage, if any, and begin ``stage``; earlier runs did ``done`` of its ``total`` inputs."""
         self.end_stage()
         self._stage, self._since = stage, time.monotonic()
         begin_stage(self._progress, stage, total, done)
@@ -302,7 +302,7 @@ def require_no_partition(listing: Listing) -> None:
 
 
 def choose_rows(listing: Listing, options: ConvertOptions) -> int:
-    """Return a conversion's number of rows (ranges of inputs): that of a source index, or derived from a sample."""
+    """Return a conversion's number of rows (ranges of inputs): as in a source that is an index, else by a sample."""
     inputs = listing.inputs
     if listing.partition is not None:
         return len(listing.partition.rows) - 1

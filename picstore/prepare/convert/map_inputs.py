@@ -139,7 +139,7 @@ def _attach_alpha(one: Input, name: str, dtype: str) -> Input:
 
 @cache
 def _alpha_reader(reader: Callable[[Input], bytes] | None, dtype: str) -> Callable[[Input], bytes]:
-    """Return a function that reads the alpha of images read by ``reader``; cached, so that inputs share it."""
+    """Return a function to read the alpha of images read by ``reader``; cached, so that inputs share one function."""
     return partial(_read_alpha, reader=reader, dtype=dtype)
 
 

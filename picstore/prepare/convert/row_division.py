@@ -14,8 +14,8 @@ from picstore.storage.format.layout import ALIGNMENT, MAX_CONTAINER
 MIB = 1 << 20
 # Number of rows (ranges of inputs) to aim for in a job: enough to keep all cores of a large machine busy to the end.
 TARGET_ROWS = 256
-# Inputs are divided into more rows, to keep cores busy, only as long as files have this size in bytes. Writing files of
-# 1 MiB takes 6 % of a conversion's time; writing files of 256 KiB takes a third.
+# To keep cores busy, inputs are divided into more rows, unless files would then have fewer bytes than this. Writing
+# files of 1 MiB takes 6 % of a conversion's time; writing files of 256 KiB takes a third.
 MIN_FILE_BYTES = 2 * MIB
 MAX_SHARDS = 100_000
 

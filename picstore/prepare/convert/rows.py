@@ -37,9 +37,9 @@ class RowTask:
     Attributes:
         ids: ids of the inputs.
         attachments: names of the attachments that records may have.
-        blamed: by id, why an input is left out; such inputs ended a worker process.
+        blamed: reasons, by id, for inputs that are left out because they ended a worker process.
         image_timeout: seconds for decoding and encoding an image; 0 for no limit.
-        duplicates: by id of each duplicate, which is left out, the id of the first input with the same bytes.
+        duplicates: id of each duplicate, to be left out, and id of the first input with the same bytes.
         first_file: number of the file that row 0 writes.
         reuse: folder of the row's previous files, for a retry; see :mod:`picstore.prepare.convert.row_reuse`.
         container_starts: ids of the inputs that begin a container, as the source states if it is an index.

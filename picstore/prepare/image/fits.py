@@ -133,8 +133,8 @@ def _reduce(stored: npt.NDArray[Any], unit: _Unit, bits: int) -> Iterator[tuple[
             scaled[strip == blank] = 0
         return scaled
 
-    # ``whole``: whether the values remain integers. They do if BSCALE is 1, and if BZERO is 0 or the number that turns
-    # signed integers into unsigned ones or bytes into signed bytes. If not, compute in floats.
+    # ``whole``: whether the values remain integers: BSCALE is 1, and BZERO is 0 or the offset between signed and
+    # unsigned integers of this size. If not, compute in floats.
     unsigned = zero == (2.0 ** (bits - 1) if bits > 8 else 0)
     whole = bits > 0 and factor == 1 and (zero in (0, -128) if bits == 8 else zero == 0 or unsigned)
     boxes = list(strip_boxes(size))

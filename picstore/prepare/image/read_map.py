@@ -80,7 +80,7 @@ def make_map(name: str, data: bytes | Array, spec: MapSpec, image: CoordinateMap
 def cast_map(values: Array, spec: MapSpec) -> Array:
     """Convert values (h, w, channels) to ``spec.dtype``; raise ImageError if dtype or number of channels do not fit.
 
-    A smaller float dtype rounds floats; ImageError is raised if it would round integers.
+    Floats are rounded if ``spec.dtype`` is a smaller float type; integers that would be rounded raise ImageError.
     """
     if values.ndim != 3 or values.shape[2] != spec.channels:
         channels = values.shape[2] if values.ndim == 3 else f"{values.ndim} dimensions and no"
