@@ -316,7 +316,7 @@ def make_tensors(target: dict[str, Any], size: tuple[int, int]) -> dict[str, Any
 
 
 def image_tensors(images: Any, dtype: torch.dtype) -> Any:
-    """Convert arrays in nested lists to tensors that share their memory; if an array occurs again, copy it."""
+    """Convert arrays in nested lists to tensors that share their memory; copy an array that occurs again."""
     tensors: dict[int, torch.Tensor] = {}
 
     def make(array: Array) -> torch.Tensor:

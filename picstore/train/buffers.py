@@ -171,13 +171,13 @@ class BufferPool:
                 if self._free:
                     self._free.pop()  # Free the largest block, which is too small; a new block takes its place.
                 block = self._allocate(-(-size // _GRANULE) * _GRANULE)
-        # Every view keeps this array alive: once the last view is deleted, so is the array, and the block is free.
+        # Every view keeps this array alive. With the last view, the array is deleted too, and the block is free.
         borrowed = block[:size]
         weakref.finalize(borrowed, self._give_back, block).atexit = False
         return borrowed.data
 
     def retire(self, address: int) -> None:
-        """Let the block at an address be freed, not reused, as soon as no array lies in it."""
+        """Let the block at an address be freed instead of reused, as soon as no array lies in it."""
         self._retired.add(address)
 
     def _give_back(self, block: U8) -> None:

@@ -169,7 +169,7 @@ class LoaderOptions(TypedDict, total=False):
 
 
 class LoaderArguments(LoaderOptions, total=False):
-    """Arguments of :class:`picstore.Loader`, whose signature has their defaults. A test compares the two."""
+    """Arguments of :class:`picstore.Loader`, whose signature has their defaults. A test compares names and types."""
 
     batch_size: Annotated[int | None, _optional(_integer(1))]
     global_batch_size: Annotated[int | None, _optional(_integer(1))]
@@ -250,7 +250,7 @@ def count_processes(options: LoaderOptions) -> int:
 
 
 def default_processes(threads: int | None, environment: Mapping[str, str] = os.environ) -> int:
-    """Return a rank's default number of loader processes: 1/4 of its cores or, if fewer, of ``threads``; 1 to 8."""
+    """Return a rank's default number of loader processes: 1/4 of its cores, or of ``threads`` if fewer; 1 to 8."""
     ranks = environment.get("LOCAL_WORLD_SIZE", "")  # number of ranks on this machine, set by torchrun
     cores = count_cores() // max(1, int(ranks) if ranks.isdecimal() else 1)
     own = min(cores, cores if threads is None else threads)

@@ -312,7 +312,7 @@ class Bucket(RemoteFile, WritableLocation):
             self._ask(lambda client: library().delete(client, keys))
 
     def sweep(self) -> None:
-        """Do nothing, because objects appear only when they are complete."""
+        """Do nothing: there are no incomplete objects to remove, because objects appear only when complete."""
 
     def lock(self, busy: str, *, wait: float = 0, create: bool = False) -> contextlib.AbstractContextManager[None]:
         """Return a context that locks nothing, because object stores have no locks that end with a process."""

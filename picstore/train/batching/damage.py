@@ -28,7 +28,7 @@ def next_sound(numbers: I64, sound: I64) -> I64:
 
 
 def replace_damaged(batch: HostBatch, problems: Mapping[int, Damage]) -> None:
-    """Replace samples whose slot has a problem by the next sound sample of the same source; raise if there is none."""
+    """Replace samples whose slot has a problem by the next sound sample of its source; raise the problem if none."""
     for slot, replacement in replacements(batch.source, problems).items():
         _copy_sample(batch, replacement, slot)
 

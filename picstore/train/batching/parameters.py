@@ -58,7 +58,7 @@ class TransformParams:
 
 
 def view_rows(slots: I64, *, count: int, n: int) -> I64:
-    """Return the indices of the rows of ``TransformParams`` for m of n slots, view after view: int64 (count · m,)."""
+    """Return the indices of rows of ``TransformParams`` for m ``slots`` of n, view after view: int64 (count · m,)."""
     return (n * np.arange(count)[:, None] + slots).reshape(-1)
 
 

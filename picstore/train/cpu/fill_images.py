@@ -30,7 +30,7 @@ class _View:
     """One view of all images of a batch: each image has an output in each view."""
 
     params: TransformParams  # random parameters of all views that share this view's transforms, a row for each image
-    first: int  # row in ``params`` of this view of the batch's first image; the rows of its other images follow
+    first: int  # row in ``params`` of the batch's first image in this view; the rows of the other images follow
     images: Images
 
 

@@ -60,7 +60,7 @@ def stream_kernels(plans: Sequence[TransformPlan]) -> list[Any]:
 
 
 def segment_kernels(plans: Sequence[TransformPlan]) -> list[Any]:
-    """Return the kernels that describe tiles to a GPU, and those that decode images to check or replace the GPU's."""
+    """Return the kernels that describe tiles to a GPU, and those that decode images to check or replace its results."""
     return [*_gathering(plans), choose_boxes, measure_tiles, describe_tiles, cut_all, *DECODING]
 
 

@@ -168,7 +168,7 @@ def _safe(start, step, low, high, begin, end):
     """Return first and last + 1 of the output pixels x in a run whose source positions lie in pixels low … high.
 
     The positions start + step · x are monotonic, so it is enough to move the run's ends, ``begin`` and ``end``,
-    inwards until their positions lie there, by at most two pixels.
+    inwards, by at most two pixels, until their positions lie in low … high.
     """
     first, last = begin, end
     while first < last and not low <= (start + first * step) >> 32 <= high:
@@ -321,7 +321,7 @@ def warp_map(some, matrix, bounds, edges, numbers, linear, out):  # noqa: C901 -
     target, valid = out
     channels, height, width = target.shape
     # Without rotation or shear, a source column depends on x alone, and a source row on y alone; so all columns are
-    # computed once, for y = 0, and one row for each y.
+    # computed once, for y = 0, and the source row once for each y.
     slanted = matrix[0, 1] != 0 or matrix[1, 0] != 0
     # Unsigned indices, because numba tests signed ones for negative values, which would take a third of the time.
     columns, rows = np.empty((width, 3), np.uint64), np.empty((width, 3), np.uint64)

@@ -102,7 +102,7 @@ def check_determinism() -> None:
     """Check that torch does not fill new memory with a constant, which could overwrite an image decoded by nvJPEG.
 
     Raises:
-        UsageError: torch fills new memory; nvJPEG's hardware does not wait for the stream that does this.
+        UsageError: torch fills new memory; nvJPEG's hardware does not wait for the CUDA stream that does this.
     """
     fills: Any = torch.utils.deterministic
     if torch.are_deterministic_algorithms_enabled() and fills.fill_uninitialized_memory:
@@ -170,7 +170,7 @@ def _decode_some(
         For each stream its image or, if it fails even as a single stream, the error's message.
     """
     if device.type == "cuda":
-        # Wait for all work on the stream, because nvJPEG's hardware engine does not wait, and may write to memory that
+        # Wait for all work on the CUDA stream, because nvJPEG's hardware does not wait, and may write to memory that
         # this work still uses: otherwise 134 of 200 batches were damaged on an H100 (torchvision pull request 9606).
         torch.cuda.current_stream(device).synchronize()
     try:
