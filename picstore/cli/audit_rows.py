@@ -88,8 +88,8 @@ def answer(
 def _parse_steps(text: str | None, last: int) -> tuple[int, int]:
     """Parse ``A:B``, ``A:``, ``:B`` or ``A``; return the first step, and the step after the last step.
 
-    None stands for all steps. ``last`` is the number of steps before the state. Raise UsageError if the text has
-    another form, or names a step that is not before the state.
+    None stands for all steps. ``last`` is the number of steps before the checkpoint. Raise UsageError if the text has
+    another form, or names a step from ``last`` on.
     """
     begin, colon, end = (text if text is not None else ":").partition(":")
     numbers = [each.strip() for each in (begin, end)]

@@ -46,7 +46,7 @@ class Tile:
     Attributes:
         pixels: uint8 (h, w, 3), at full or reduced size.
         title: text to print above the image.
-        size: width and height of the full-size image, in whose pixels all coordinates are; by default those of
+        size: width and height of the full-size image, to whose pixels all coordinates refer; by default those of
             ``pixels``.
         boxes: left, top, right and bottom of boxes, float64 (k, 4).
         names: names of the k boxes, or an empty sequence.

@@ -70,8 +70,8 @@ def find_block_starts(scans):
 
     Args:
         scans: rows that :func:`describe_scan` has filled. For each segment, the kernel writes to the array at STARTS a
-            note of each block, then a note of the bit at which the last block ends. It sets DAMAGE to 0, or to a code
-            if the scan is damaged.
+            note of each block (see POSITION_SHIFT), then a note of the bit at which the last block ends. It sets DAMAGE
+            to 0, or to a code if the scan is damaged.
     """
     first = _u64(scans.ctypes.data)
     a = b = _u64(0), 0, 0, 0, _u64(0)

@@ -17,7 +17,7 @@ PITCH, DATA, HELD = 22, 23, 24
 BLOCKS, ENTRIES, SAMPLES = range(25, 28)
 # Words with sums over previous images of the batch: blocks, lookup-table entries, bytes of samples, bytes of pixels,
 # parts of segments. PART_SHIFT: for a part of this image that is number p of the batch, the index of the part's first
-# word is PART_WORDS · p + PART_SHIFT.
+# word is PART_WORDS · p + this word.
 FIRST_BLOCK, TABLES, FIRST_SAMPLE, PIXELS, FIRST_PART, PART_SHIFT = range(28, 34)
 # SIDE: samples per side of a decoded luma block; the next word has the same number for a chroma block. WIDER, TALLER:
 # luma samples per chroma sample, across and down.

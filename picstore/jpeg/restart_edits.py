@@ -42,8 +42,8 @@ def bit_length(difference):
 def find_edits(starts, blocks, intervals, edits, sizes):
     """Write the edits (new DC differences) that new restart markers need, and count the differences' sizes.
 
-    Every MCU whose index is a multiple of the new or the old interval gets an edit for each block whose DC is edited;
-    if ``every`` is true, all MCUs get edits.
+    Every MCU whose index is a multiple of the new or the old interval gets an edit for each block that ``blocks``
+    marks; if ``every`` is true, all MCUs get edits.
 
     Args:
         starts: int64, notes of ``block_starts.find_block_starts``: each block's position and DC difference.

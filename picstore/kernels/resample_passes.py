@@ -41,7 +41,7 @@ def _sum_rows(memory: VectorMemory, rows: Any, weights: Any, pairs: Any, offset:
     Args:
         rows: address of an array with the addresses of the source rows, uint64.
         weights: address of the source rows' weights, int16.
-        pairs: half the number of source rows.
+        pairs: number of pairs of source rows.
         offset: offset in each source row of the first sample.
         line: address at which the samples are stored, int16.
     """
@@ -139,7 +139,7 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
     Args:
         column: address of the first source column, int16 (COLUMN,).
         weights: address of the source columns' weights, int16.
-        pairs: half the number of source columns.
+        pairs: number of pairs of source columns.
         begin: address of the sums' initial values, int32 (COLUMN // 2,); each is for two samples, which are 4 places
             apart.
         out: address at which the output column is stored, uint8 (COLUMN,).

@@ -72,7 +72,7 @@ def _fill_rows(source, row, shape, rows, stride):
     """Convert the pixels of a row of MCUs to samples of Y, Cb and Cr.
 
     Args:
-        source: address of the first pixel; numbers of bytes from one row, pixel and channel to the next.
+        source: address of the first pixel; numbers of bytes between rows, between pixels, and between channels.
         row: index of the row of MCUs.
         shape: width and height of the image, MCUs in a row, and sampling factors of the luma.
         rows: address of three planes at full width, each of 8 rows times the luma's vertical sampling factor; then two
@@ -111,7 +111,8 @@ def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
     """Quantize an image, or whole restart segments of it, and find the symbols.
 
     Args:
-        source: address of the first pixel; numbers of bytes from one row, pixel and channel (0 for grey) to the next.
+        source: address of the first pixel; numbers of bytes between rows, between pixels, and between channels (0 for
+            grey).
         shape: width and height, MCUs in a row and rows of MCUs, sampling factors of the luma.
         interval: number of MCUs in a segment.
         divisors: uint16 (2, 3, 64), results of ``make_divisors`` for luma and chroma.

@@ -83,7 +83,7 @@ class Tally:
     Attributes:
         status, reasons: number of inputs by status, and by (status, reason).
         sources, jpegs: bytes of the source images and of their JPEGs, by (status, reason).
-        lost: estimated number of samples of damaged files that have no ledger lines.
+        lost: estimated number of samples without ledger lines, because their files are damaged.
     """
 
     status: Counter[str] = field(default_factory=Counter)
@@ -226,7 +226,7 @@ def read_earlier_lines(path: Location, first_id: int) -> bytes:
 
 
 def read_fragments(root: Location, rows: Iterable[int]) -> Iterator[bytes]:
-    """Yield the bytes of the ledger fragment of each of the finished rows ``rows``, in this order.
+    """Yield the bytes of the ledger fragments of the finished rows ``rows``, in this order.
 
     Large fragments are read one after the other, because reading 32 fragments of 6 MB concurrently took 300 MiB. Rows
     have about the same number of inputs, so if one fragment is large, all are.

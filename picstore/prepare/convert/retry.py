@@ -30,9 +30,9 @@ from picstore.storage.manifest_writer import remove_manifest
 def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) -> ConversionResult:
     """Convert the failed inputs again, and rewrite each row in which a failed input can be converted now.
 
-    The result has the bytes of a conversion into the same number of rows in which these inputs never failed. Only
-    failed inputs, and inputs whose stored records are damaged, are read from the source. The destination is a finished
-    dataset that nobody reads meanwhile, or the unfinished dataset of an interrupted retry. Errors: see
+    The result has the same bytes as a conversion, with the same number of rows, in which these inputs never failed.
+    Only failed inputs, and inputs whose stored records are damaged, are read from the source. The destination is a
+    finished dataset that nobody reads meanwhile, or the unfinished dataset of an interrupted retry. Errors: see
     :func:`picstore.convert`.
     """
     require_no_partition(listing)
