@@ -53,7 +53,7 @@ class _Part:
 
     Attributes:
         number: record number in the container.
-        begin: offset in the container of the image or attachment.
+        begin: offset of the image or attachment in the container.
         at, length: offset of the part in ``PartialRead.buffer``, and its length in bytes.
         crc: CRC-32C of the part.
         header: number of bytes of the header of an image of which only some rows are read; else 0.

@@ -34,9 +34,9 @@ def split_bounds(fractions: Sequence[float]) -> F64:
 def assign_parts(ids: I64, bounds: F64, *, seed: int, values: Values | None = None) -> U8:
     """Return each record's part, uint8 (n,): the number of ``bounds`` that are not above the record's point in [0, 1).
 
-    The point is a hash of seed and id. With ``values``, one per record, the records of each value are spread evenly:
-    their k-th, by ascending id, has the point u + k × the golden ratio modulo 1 (Kronecker's sequence), where u is a
-    hash of the value. Adding records with greater ids does not change the points of earlier records.
+    The point is a hash of seed and id. With ``values``, one per record, the records of each value are spread evenly.
+    The k-th of them, by ascending id, then has the point (u + k × the golden ratio) modulo 1 (Kronecker's sequence);
+    u is a hash of the value. Adding records with greater ids does not change the points of earlier records.
     """
     key = rng.key(rng.SPLIT, seed)
     points = None if values is None else _even_points(ids, values, key)

@@ -36,9 +36,9 @@ def enter_records(places, picks, records, max_pixels):
     """Fill slots of a batch with records from containers.
 
     Args:
-        places: uint64 (m, 7), ``Container.place`` of m containers: five addresses, of the buffer, the segment table (0
-            if there is none) and the arrays ``index``, ``held`` and ``tops`` (0 if all images were read from their
-            first row on); then two numbers, of records and of segment-table entries.
+        places: uint64 (m, 7), ``Container.place`` of m containers: the addresses of buffer, segment table (0 without
+            one), ``index``, ``held`` and ``tops`` (0 if all images were read from their first row on); the number of
+            records; and the number of segment-table entries.
         picks: int64 (3, k): for each of k records, index of its container, its row in the container, and its slot.
         records: arrays of ``BatchRecords``, filled by slot: ``entries`` and ``held`` as bytes, tops, addresses, sizes,
             layouts, image sizes, ids and entry points.

@@ -164,7 +164,8 @@ def make_params(
 
     Args:
         requests, sources: requests of the batch, and the sources to which they refer.
-        ids, sizes, extras: by slot, record ids int64 (n,), widths and heights of images (n, 2), and extras as JSON.
+        ids, sizes: for each slot, the record's id, int64 (n,), and the image's width and height, int64 (n, 2).
+        extras: for each slot, the record's annotations as JSON.
     """
     groups = range(len(sources[0].plan.groups))
     return tuple(_make_group(requests, ids, sizes, extras, sources=sources, number=number) for number in groups)

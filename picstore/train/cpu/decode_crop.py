@@ -84,7 +84,7 @@ def decode_tiles(tiled: TiledJpegs, box: I64, *, factor: int = 1) -> tuple[U8, t
 
 
 def decode_held(stream: U8, tiling: I64, box: I64, lengths: Array, *, factor: int = 1) -> tuple[U8, tuple[int, int]]:
-    """Decode a box of a JPEG of which only some rows of tiles are in memory, the held rows.
+    """Decode a box of a JPEG of which only some rows of tiles, the held rows, are in memory.
 
     Args:
         stream: the JPEG's headers and the held rows of tiles.

@@ -207,7 +207,7 @@ class SegmentFiller:
         return int(described[0]) if len(described) and next(_probed) < PROBED else -1
 
     def _probe(self, slot: int) -> None:
-        """Decode the part of image ``slot`` that views show on the CPU too; keep it to compare it with the GPU's."""
+        """Decode on the CPU, too, the part of image ``slot`` that views show; keep it to compare it with the GPU's."""
         tops = int(self._records.tops[slot])
         box = boxes_to_cut(self._records.to_held(self._reach[[slot]], [slot]), self._records.layouts[[slot], :2])[0]
         factor = int(self._factors[slot])

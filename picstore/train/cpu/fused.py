@@ -161,7 +161,7 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
             flip, code = (flips[row, 0], flips[row, 1]), interpolations[row]
             arguments = image, rows, box, clip, flip, code, antialias[row], fill[row], targets[target]
             made &= _resample(stages[3], arguments)
-        # Decode the rows below those that the views use, too: if these are damaged, the image is not done.
+        # Decode also the rows below those that the views use; an image with damage there is not done.
         done[i] = made and (ring == height or _decode(stages[2], (state, height)) == 0)
     return slots[1]
 

@@ -94,8 +94,8 @@ def make_target(
         - ``index``: int64 (k,), with any of the above: indices of the remaining objects in the extra.
         - ``extra``: the unchanged extra.
         - a map, or its name with ``:scaled`` or ``:valid``: array, see ``make_map``; None if the record has no map.
-        - another attachment: a mask (H, W) by nearest neighbor, 0 outside, uint8, or int64 for more than 8 bits; a
-          JPEG as uint8 (3, h, w), see ``make_image``; None if the record lacks the attachment.
+        - another attachment: a mask as uint8 (H, W), or int64 if it has more than 8 bits, resampled by nearest
+          neighbor, 0 outside; a JPEG as uint8 (3, h, w), see ``make_image``; None if the record lacks the attachment.
 
     Raises:
         ImageError: the extra or a mask is invalid.

@@ -68,7 +68,7 @@ def _nearest_row(source, matrix, clip, fill, line, y, run):
 
 @device_function
 def _copy_neighbors(source, clip, fill, corner, square):
-    """Copy 4 × 4 pixels from ``corner`` on to ``square``; the clip repeats its edge; fill surrounds the image in it."""
+    """Copy 4 × 4 pixels from ``corner`` on to ``square``; beyond the clip its edge repeats; outside the image: fill."""
     for v in range(4):
         for u in range(4):
             x, y = min(max(corner[0] + u, clip[0]), clip[2] - 1), min(max(corner[1] + v, clip[1]), clip[3] - 1)

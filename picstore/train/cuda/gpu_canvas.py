@@ -85,7 +85,7 @@ def _uniform(key, counter):
 
 @device_function
 def _displacement(table, rows, step, axis: tl.constexpr, y, x, width, height):
-    """Return an elastic step's noise along ``axis`` at pixels (y, x), float64; blurs ``rows`` along columns too."""
+    """Return an elastic step's noise along ``axis`` at pixels (y, x), float64: ``rows`` after a blur along columns."""
     groups, weights = smoothing_row(table, step, 2 * axis + 1)
     column = axis * height * width + tl.minimum(x, width - 1)
     return smoothed(rows, column, tl.minimum(y, height - 1), height, width, groups, weights).to(tl.float64)

@@ -152,7 +152,7 @@ def _position(descriptor, y, x, axis: tl.constexpr):
 
 @device_function
 def _nearest(descriptor, y, x):
-    """Sample a rotated or sheared image at the nearest source pixels; beyond the clip its edge repeats."""
+    """Sample a rotated or sheared image at the nearest source pixels; borders are as for bilinear sampling."""
     at_x, left, right = _position(descriptor, y, x, 0)
     at_y, top, bottom = _position(descriptor, y, x, 1)
     i = tl.minimum(tl.maximum(tl.floor(at_x + _TIE).to(tl.int32), left), right)
@@ -163,7 +163,7 @@ def _nearest(descriptor, y, x):
 
 @device_function
 def _bicubic(descriptor, y, x):
-    """Sample a rotated or sheared image by the bicubic filter; beyond the clip its edge repeats."""
+    """Sample a rotated or sheared image by the bicubic filter; borders are as for bilinear sampling."""
     at_x, left, right = _position(descriptor, y, x, 0)
     at_y, top, bottom = _position(descriptor, y, x, 1)
     a = tl.where(load_i32(descriptor, FILTER + 1) != 0, _SHARP, _PLAIN).to(tl.float64)
@@ -213,7 +213,7 @@ def _whole(weight):
 
 @device_function
 def _interpolated(descriptor, y, x):
-    """Sample a rotated or sheared image bilinearly; the clip repeats its edge, and fill surrounds the image in it."""
+    """Sample a rotated or sheared image bilinearly; beyond the clip its edge repeats; outside of the image is fill."""
     left, right, fx = _neighbors(descriptor, y, x, 0)
     top, bottom, fy = _neighbors(descriptor, y, x, 1)
     both = (fx * fy + _HALF) >> _BITS

@@ -108,7 +108,7 @@ def make_resample_params(
 def minify_slanted(
     params: ResampleParams, geometry: Geometry, origins: I64, factors: I64
 ) -> tuple[I64, ResampleParams, ResampleParams]:
-    """Split the antialiased resampling of rotated or sheared images in two, of which the first reduces their size.
+    """Split the antialiased resampling of rotated or sheared images in two resamplings; the first reduces their size.
 
     Returns:
         Indices of the k images to minify, int64 (k,); their parameters for the first resampling; and all images'

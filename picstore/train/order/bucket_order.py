@@ -104,7 +104,7 @@ class BucketOrder:
 
         Yields:
             Three arrays (n,): for each sample, its batch, its rank, and the position of its record among the live
-            records; sorted by batch, by rank, and in a rank's batch by the order of the epoch.
+            records. Samples are sorted by batch, then by rank, and are otherwise in the order of the epoch.
         """
         plan, passed = self._plan(live, epoch), first
         for planned in plan.chunks(plan.start(first)):
@@ -186,9 +186,9 @@ class _RankReading:
     """Maker of a rank's requests for the planned batches of an epoch, from sample ``start`` on.
 
     A container is requested while its lane (part of the epoch that batches mix) reads it. When the lane leaves the
-    container, the records that later batches of this rank need are set aside. A record is read alone in three cases:
-    its lane left the container before the first batch; only other ranks read its lane; or several ranks share its lane,
-    and the lane left the container before the record's batch was complete, so that the record's rank was unknown. A
+    container, the records that later batches of this rank need are set aside. Other records are read alone: those whose
+    lane left the container before the first batch, those in lanes that only other ranks read, and those whose lane has
+    several ranks and left the container before their batch was complete, because their rank was then unknown. A
     DataLoader's worker does not know which batches will be its own, so it sets nothing aside.
     """
 
