@@ -193,10 +193,10 @@ NAMED: Mapping[str, Callable[[], Transforms | Views]] = MappingProxyType(
 
 
 def find_recipe(given: str) -> tuple[list[Transforms | Views], dict[str, Any]]:
-    """Return the recipe whose name is given, or the recipes in a TOML file, such as the configuration of a mux.
+    """Return the recipe with a name, or the recipes in a TOML file, which may configure a loader of several datasets.
 
     Returns:
-        A list of the named recipe or of the recipes of the mux's datasets; and the loader options in the file, or {}.
+        The recipes: the named one, or those in the file; and the file's loader options, {} without a file.
 
     Raises:
         UsageError: no recipe has this name, or the file cannot be used.

@@ -22,16 +22,16 @@ from picstore.arrays import F64, I64, U64
 
 Words: TypeAlias = "int | U64"
 
-# Uses of random numbers. The first word of a key is one of these constants, so that each use draws other numbers.
-DEAL = 1  # Uses: assignment of records to streams in convert; order of the inputs in index.
-SHUFFLE = 2  # Use in shuffle: order of the records in a file, and file of each record.
-PLAN = 3  # Use in a loader: order of containers, and order of the records in a container.
-AUGMENT = 4  # Use in a loader: parameters of transforms.
-MUX = 5  # Use in a mux of datasets: order of the samples in a batch.
-MEASURE = 6  # Use in convert --measure: choice of the inputs to measure.
-SPLIT = 7  # Use in split: part of the split in which each record is.
-WEIGHT = 8  # Use in a loader: choice of the records whose fractional number of repeats is rounded up in an epoch.
-BUCKET = 9  # Use in a loader with buckets: division of each bucket's samples into batches.
+# Purposes of random numbers. A key begins with one of these constants, so that each purpose draws other numbers.
+DEAL = 1  # convert: assignment of records to streams; index: order of the inputs
+SHUFFLE = 2  # shuffle: file of each record, and order of the records in a file
+PLAN = 3  # loader: order of containers, and order of the records in a container
+AUGMENT = 4  # loader: parameters of transforms
+MUX = 5  # loader of several datasets (mux): order of the samples in a batch
+MEASURE = 6  # convert --measure: choice of the inputs to measure
+SPLIT = 7  # Dataset.split: the part to which each record belongs
+WEIGHT = 8  # loader: choice of the records whose fractional number of repeats is rounded up in an epoch
+BUCKET = 9  # loader with buckets: assignment of a bucket's samples to batches
 
 # Random numbers for a permutation are drawn in chunks of this many, which fit into the CPU's cache: 10**7 numbers drawn
 # at once take five times as long.

@@ -124,7 +124,7 @@ def measure_quality(
 
 
 def settings_to_measure(encode: EncodeSettings) -> tuple[EncodeSettings, ...]:
-    """Return copies of ``encode`` for each subsampling and each quality to measure, which include its own."""
+    """Return a copy of ``encode`` for each pair of a subsampling and a quality to measure; its own pair is included."""
     return tuple(
         replace(encode, subsampling=subsampling, quality=quality)
         for subsampling in sorted({*SUBSAMPLINGS, encode.subsampling})

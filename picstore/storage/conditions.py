@@ -155,7 +155,8 @@ class Condition:
             if name not in _FUNCTIONS or node["catalog"]:
                 self._refuse(f"the function {name!r} is not allowed; docs/sampling.md lists the functions")
             # DuckDB parses ``caption.lower()`` as the function ``lower`` in the schema "caption", so a schema is really
-            # a column's name, except "main", which DuckDB 1 gives to the functions that stand for its own syntax.
+            # a column's name. Only "main" is not: DuckDB 1 states it where its parser turns other syntax into a
+            # function.
             if node["schema"] not in ("", "main"):
                 self._use([node["schema"]])
         elif kind == "COLUMN_REF":
@@ -184,7 +185,7 @@ class Condition:
 
 
 def _type_names(node: dict[str, Any]) -> Iterator[str]:
-    """Yield type names in a node of a syntax tree: DuckDB 1 has them in ``cast_type`` of a cast, DuckDB 2 in a TYPE."""
+    """Yield the type names in a node: DuckDB 1 has them in ``cast_type`` of a cast, DuckDB 2 in nodes of class TYPE."""
     if "type_name" in node:
         yield node["type_name"]
     yield from (each["id"] for each in _objects(node.get("cast_type")) if "id" in each)

@@ -553,5 +553,5 @@ class Dataset(Sequence[Record]):
         return facts
 
     def with_values(self, record: Record) -> Record:
-        """Return a record with its values in the dataset's columns; a value in column ``label`` replaces its label."""
+        """Add the columns' values to a record, and return it; a value in the column ``label`` becomes its label."""
         return self._edits.with_values(record)

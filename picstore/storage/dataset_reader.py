@@ -166,13 +166,14 @@ class ContainerReader:
         attachments: bool,
         allocate: Allocate = fresh,
     ) -> list[Container | Damage]:
-        """Read only the needed tile rows from containers of large images; read other containers whole.
+        """Read only the needed rows of restart tiles from containers of large images; read other containers whole.
 
         ``Container.held`` and ``tops`` describe the rows that were read. With a cache, containers are read whole.
 
         Args:
             numbers: numbers of containers in stored order, each once.
-            rows_of: returns the tile rows needed of each live image; see ``partial_reader.RowsOf``.
+            rows_of: returns, for each live image, the rows of restart tiles that are needed; see
+                ``partial_reader.RowsOf``.
             mask: marks the live records of a container.
             attachments: whether attachments are needed too.
 
@@ -206,7 +207,7 @@ class ContainerReader:
         attachments: bool,
         allocate: Allocate,
     ) -> dict[int, Container]:
-        """Read only the tile rows that ``rows_of`` requests of images; return the containers by container number.
+        """Read only the rows of restart tiles that ``rows_of`` requests; return the containers by container number.
 
         A container that is faster to read whole, or cannot be read, is left out of the result.
         """
@@ -296,7 +297,8 @@ class ContainerReader:
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
         """Compute a value for each stored record, (records,), from ``record_table.FACTS``.
 
-        Without a cache, the facts of each container are dropped after use, unless :meth:`facts` has read all before.
+        The facts stay in memory if there is a cache or :meth:`facts` was called before; else they are dropped after
+        use.
         """
         if self._facts is None and self.cache is None:
             return self._collect(compute, np.dtype(dtype))

@@ -71,7 +71,7 @@ def make_map(name: str, data: bytes | Array, spec: MapSpec, image: CoordinateMap
         if given and spec.dtype != "uint16":
             return given
         encoded = encode_map(np.ascontiguousarray(values))
-        # Keep a given uint16 file only if it has the format that ``encode_map`` chose, as the first bytes tell.
+        # Keep the given uint16 file if ``encode_map`` chose the same format (PNG or blocks), as the first bytes tell.
         return given if given[:4] == encoded[:4] else encoded
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error

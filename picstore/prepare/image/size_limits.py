@@ -98,7 +98,7 @@ def check_webp(data: bytes, *, max_pixels: int) -> None:
 
 
 def check_jpeg_xl(data: bytes, *, max_pixels: int) -> None:
-    """Raise ImageError if a JPEG XL header is damaged or states too many pixels; opening the file decodes it."""
+    """Raise ImageError, before the file is decoded, if a JPEG XL header is damaged or states too many pixels."""
     start = _jpeg_xl_codestream(data)
     if len(start) < _JPEG_XL_HEADER or not start.startswith(b"\xff\x0a"):
         raise ImageError("damaged or truncated JPEG XL: its header cannot be read")

@@ -74,9 +74,9 @@ def _map_keypoints(points: F64, coordinates: CoordinateMap, *, rotate: bool) -> 
 def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
     """Rotate and resize an attachment like its image, if it has the image's original size.
 
-    An attachment is rotated if it has the raw image's size, not the upright image's. A JPEG may also be smaller than
-    its image by an integer factor. Masks are resized to the nearest pixel's value. An attachment of another size is
-    returned unchanged, except a mask, which must then have the stored image's size.
+    An attachment of the upright image's size is only resized; one of the raw image's size is rotated too. A JPEG may
+    also be smaller than its image by an integer factor. Masks are resized to the nearest pixel's value. An attachment
+    of any other size is returned unchanged; if it is a mask, it must have the stored image's size.
 
     Args:
         name: name of the attachment, for messages.

@@ -173,7 +173,7 @@ def _to_samples(rows: U8, shape: tuple[int, int, int], layout: Layout) -> _Sampl
 
 
 def _unpack(rows: U8, count: int, bits: int) -> npt.NDArray[np.uint16]:
-    """Unpack ``count`` samples of ``bits`` (1 to 16), highest bit first, from each row; each spans up to 3 bytes."""
+    """Unpack ``count`` samples of ``bits`` (1 to 16) from each row, highest bit first; a sample is in up to 3 bytes."""
     first = np.arange(count) * bits
     padded = np.pad(rows, ((0, 0), (0, 2)))
     unpacked = np.empty((len(rows), count), np.uint16)

@@ -85,8 +85,8 @@ def make_training_jpeg(
 def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list[TrainingJpeg | str]:
     """Make training JPEGs from JPEGs, without loss, by adding restart markers.
 
-    Return for each source its training JPEG, or the reason to re-encode it, which is empty if the settings ask for
-    re-encoding, or the source is not a JPEG.
+    Return for each source its training JPEG, or the reason to re-encode it. The reason is empty if the source is not a
+    JPEG, and for all sources if the settings ask for re-encoding.
     """
     made: list[TrainingJpeg | str] = [""] * len(sources)
     parsed = {}
@@ -98,7 +98,8 @@ def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list
                 made[k] = str(error)
                 continue
             if source.rfind(_END, header.length) < 0:
-                # Re-encode the JPEG, which succeeds if only the EOI marker is missing, and fails if pixels are missing.
+                # EOI is missing. Request re-encoding, which succeeds if only EOI is missing, and fails if pixels are
+                # missing.
                 made[k] = "damaged JPEG: its end is missing"
             elif _fits_unchanged((header.width, header.height), settings):
                 parsed[k] = source, segments, header

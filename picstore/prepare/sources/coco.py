@@ -172,8 +172,8 @@ def _targets(
 ) -> dict[str, list[Any]]:
     """Return an image's target fields, each a list with a value for every object whose clipped box has an area.
 
-    ``labels`` maps ids of categories to class numbers. ``optional`` has ``segmentation`` or ``keypoints`` if any
-    annotation of the file has that key; all images then get its field.
+    ``labels`` maps ids of categories to class numbers. ``optional`` holds those of the keys ``segmentation`` and
+    ``keypoints`` that any annotation of the file has; every image then gets the field ``polygons`` or ``keypoints``.
     """
     fields = ["boxes", "box_labels", "iscrowd", "area", "annotation_ids"]
     fields += ["polygons"] * ("segmentation" in optional) + ["keypoints"] * ("keypoints" in optional)

@@ -126,7 +126,7 @@ def image_file(array: U8) -> bytes:
 
 
 def reader_in_block(encoding: str, block: CompressedBlock | None) -> tuple[Callable[[Input], bytes] | None, bytes]:
-    """Return ``Input.reader`` and ``Input.key`` for an image in ``block``, or in a plain file if ``block`` is None."""
+    """Return the reader and the key of an input whose image lies in ``block``, or in a plain file if it is None."""
     if encoding == "pil":
         return (read_pil, b"") if block is None else (read_compressed_pil, block.to_key())
     return (None, b"") if block is None else (read_compressed, block.to_key())

@@ -28,7 +28,7 @@ PATH_FIELDS = (
     *("path", "file_name", "filename", "file", "image", "image_path", "filepath", "img", "fname"),
     *("image_id", "imageid", "image_name"),
 )
-# A CSV whose header has this size in bytes or more is not divided into parts. ``csv`` accepts fields of twice the size.
+# A CSV is divided into parts only if its header has fewer bytes than this.
 MAX_HEADER = 1 << 16
 CUT = "cut off, "  # start of the message about a last row that has too few values, as in a file that was cut off
 _MAX_TABLE = 1 << 32  # largest size in bytes of a table

@@ -101,7 +101,7 @@ def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list
 def refuse_class_splits(listing: Listing, location: Location) -> None:
     """Raise UsageError if all classes with images are named like splits.
 
-    If there is only one such class, raise it only if all images lie in sub-folders of the class.
+    If only one class has images, its images must also all lie in sub-folders of the class.
     """
     names, inputs = listing.classes, listing.inputs
     if not any(map(split_of_word, names)):

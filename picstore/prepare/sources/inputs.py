@@ -102,7 +102,7 @@ class Listing:
         partition: ids, containers and rows of the inputs, if the source is an index; else None.
         targets: value of ``--targets``, the forms of targets that the user named.
         maps: specifications of the attachments that are maps, by name without ``map:``, as the manifest holds them.
-        alike: for each metadata field that is named like a target field, such as ``boxes``, the number of samples.
+        alike: number of samples that have a metadata field called like a target field, such as ``boxes``, by field.
     """
 
     kind: str

@@ -148,8 +148,8 @@ class LabelFields:
 class RowLabels:
     """Choice of the label field in a file whose samples can have different fields.
 
-    The first sample that has a field with a usual name decides which field is the label. If a sample has fields in
-    ``always``, the first such field is the sample's label instead.
+    The first sample that has a field with a usual name decides which field is the label. A sample that has a field
+    named in ``always`` takes its label from that field instead; the first name in ``always`` is preferred.
     """
 
     def __init__(self, given: str | None, usual: Sequence[str] = LABEL_FIELDS, *, always: Sequence[str] = ()) -> None:

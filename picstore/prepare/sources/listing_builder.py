@@ -77,7 +77,7 @@ class _Facts:
         notes: messages for the user.
         odd: counts of the values that were changed because JSON cannot hold them.
         damaged: number of inputs that stand for an unknown number of lost samples.
-        alike: for each metadata field that is named like a target field, such as ``boxes``, the number of samples.
+        alike: number of samples that have a metadata field called like a target field, such as ``boxes``, by field.
     """
 
     attachments: dict[str, None] = field(default_factory=dict)
@@ -122,9 +122,10 @@ class ListingBuilder:
         self._facts = _Facts()
         # Provisional number of each label, in order of appearance; ``build`` replaces it by the class number.
         self._turns: dict[Label, int] = {}
-        # Number of readable samples with each label, at the index that is the label's provisional number.
+        # Number of readable samples per label; a label's index in this list is its provisional number.
         self._counts: list[int] = []
-        # Number of readable samples per label of the inputs of each task; keys are group numbers in ``self._inputs``.
+        # For the inputs of each task, by the inputs' group number in ``self._inputs``: number of readable samples per
+        # label.
         self._packed: dict[int, dict[Label, int]] = {}
         for sample in samples:
             self.add(sample)
@@ -291,7 +292,7 @@ def _run_in_order(tasks: Sequence[PartsTask[Any]], engine: Engine) -> Iterator[P
 
 
 def refuse_all_elsewhere(listing: Listing, where: Where) -> Listing:
-    """Return ``listing``, of a table or list of images; raise UsageError if all of its inputs have a problem."""
+    """Return the listing of a table or list of images; raise UsageError if not one of its images can be read."""
     if listing.inputs and all(one.problem for one in listing.inputs):
         count, first = len(listing.inputs), listing.inputs[0]
         raise UsageError(f"{printable(str(where))}: none of its {counted(count, 'image')} can be read: {first.problem}")

@@ -114,8 +114,8 @@ def _enter_split(location: Location, kind: str, options: dict[str, object], *, h
     """Return the sub-folder of ``location`` for the split that ``options`` names, and delete the option ``split``.
 
     Return the location itself if no split is named, if it has no folders of splits, or if it is recognized as a source.
-    Raise UsageError if it has several folders, all named like splits, and no split is named. But if the user gave class
-    names (``has_classes``) and these are folders of images, they are taken for classes.
+    Raise UsageError if it has several folders, all named like splits, and no split is named. But folders of images are
+    taken for classes if the user gave class names (``has_classes``).
     """
     probe = SourceProbe.inspect(location)
     splits = [name for name in probe.folders if split_of_word(name)]

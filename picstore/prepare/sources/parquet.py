@@ -157,7 +157,7 @@ def _check_rows(opened: Any, file: Location) -> None:
 
 
 def _present(opened: Any, group: int, column: str) -> list[bool] | None:
-    """Return, for each row of a row group, whether ``column`` has a value; None if statistics say that all rows do."""
+    """Return whether each row of a row group has a value in ``column``; None if all do by the file's statistics."""
     import pyarrow as pa
 
     stated = opened.metadata.row_group(group)

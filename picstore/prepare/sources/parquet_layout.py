@@ -138,8 +138,8 @@ def _refuse_configurations(paths: Sequence[tuple[str, ...]], location: Location)
 def holds_images(probe: SourceProbe, depth: int = _PROBED_DEPTH) -> bool | None:
     """Return whether a folder, or the first of its sub-folders with Parquet files, has Parquet files of images.
 
-    Return False if a file is found that may itself be an image: a source with class folders is then searched only up to
-    its first class. Return None if there are neither Parquet files nor images.
+    Return False at the first file that may itself be an image, so that in a source of class folders only the first
+    class is searched. Return None if there are neither Parquet files nor images.
     """
     if names := probe.files_ending(_SUFFIX):
         others = bool(probe.files_ending(".tar"))

@@ -174,7 +174,7 @@ def is_inside(folder: str, path: str) -> bool:
 
 
 def _hub_files(folder: str) -> list[str]:
-    """Return a list of the path prefix of files to which a Hugging Face snapshot links; [] for any other folder.
+    """Return the folder into which a Hugging Face snapshot links, as a list of one path; [] for any other folder.
 
     The files of a snapshot ``datasets--OWNER--NAME/snapshots/REVISION`` are links into ``datasets--OWNER--NAME/blobs``.
     """

@@ -122,7 +122,7 @@ def recognize(location: Location) -> str:
     probe = SourceProbe.inspect(location)
     for kind in (*KINDS[: -len(GENERAL)], *sorted(_plugins()), *GENERAL):
         format_ = load_format(kind)
-        # Skip a plug-in for local files: it may use ``probe.path``, which raises an error for object stores.
+        # In an object store, skip plug-ins for local files, because ``probe.path``, which they may use, raises there.
         if kind not in KINDS and not format_.object_stores and not isinstance(location, Folder):
             continue
         if format_.recognizes is not None and format_.recognizes(probe):

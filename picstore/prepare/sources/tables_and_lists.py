@@ -207,7 +207,7 @@ def _samples(
     for number, row in rows:
         row_name = f"{table} line {number}"
         if isinstance(row, str):
-            # The file was cut off in this line. Assume that half of its lines were lost, ``number`` lines.
+            # If the file was cut off in this line, assume that as many lines were lost as the file still has.
             lost = number if row.startswith(CUT) else 0
             name, problem = printable(f"{table.name} line {number}"), f"line {number}: {row}"
             yield SourceSample(name, str(table), problem=problem, lost=lost)

@@ -69,8 +69,8 @@ def _checked_size(header: bytes, file: str, offset: int) -> int:
         size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else int(field.strip(b"\0 ") or b"0", 8)
     except ValueError:
         checksum = size = -1
-    # Adler-32 sums bytes five times as fast as Python's ``sum``. The block is divided, because the lower 16 bits of
-    # Adler-32 are the sum + 1 only for up to 256 bytes.
+    # Adler-32 sums bytes five times as fast as Python's ``sum``: its lower 16 bits are the sum + 1, modulo 65,521. The
+    # sum of 256 bytes is below that, so the block of 512 bytes is divided.
     total = (zlib.adler32(header[:256]) & 0xFFFF) + (zlib.adler32(header[256:]) & 0xFFFF) - 2
     if size < 0 or checksum != total - sum(header[148:156]) + 8 * ord(" "):
         raise Corrupt(f"no member and no end at byte {offset}", file, offset)

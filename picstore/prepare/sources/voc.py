@@ -168,8 +168,8 @@ def _choose_stems(folder: Location, layout: _Layout, split: str | None) -> list[
         return everything
     name = splits.require_split(str(split), lists, folder)
     lines = read_whole(lists[name], _MAX_SET).decode("utf-8-sig", "surrogateescape").splitlines()
-    # A line begins with the image's path (by CVAT) or stem (by the devkit); a number after it, in a list for one class,
-    # is ignored.
+    # A line begins with the image's path (written by CVAT) or stem (by the devkit). Lists for one class have a number
+    # after it, which is ignored.
     wanted = [line.split()[0].rpartition("/")[2] for line in lines if line.strip()]
     return sorted({each if each in layout.images else each.rpartition(".")[0] or each for each in wanted})
 

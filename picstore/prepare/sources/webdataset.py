@@ -172,7 +172,7 @@ def _samples(tar: _Tar, skipped: SkippedFields, notes: Notes) -> Iterator[Source
 
 
 def _ambiguous(file: SourceFile, key: str, members: list[tuple[str, Member]]) -> Iterator[SourceSample]:
-    """Yield a failing sample per image of a sample that has a field twice, because its images have no certain label."""
+    """Yield one failing sample for each image of a sample that has a field twice: which label is right is unknown."""
     counts = Counter(field for field, _ in members)
     twice = ", ".join(printable(os.path.basename(member.name)) for field, member in members if counts[field] > 1)  # noqa: PTH119
     problem = f"a field comes twice in this sample: {twice}"

@@ -58,8 +58,8 @@ class FileTask:
     """Task to write one file of the shuffled copy, with the permuted records of some containers of the dataset.
 
     Attributes:
-        extents: byte ranges of the containers, EXTENT (containers,); ``file`` is a file number in stream
-            ``source_stream`` of ``source``. If few records are live, these are containers of several files.
+        extents: byte ranges of the containers, EXTENT (containers,), in the dataset at ``source``. Its stream
+            ``source_stream`` has the files with the numbers ``file``: one file, or several if few records are live.
         deleted: for each extent, the indices in the container of the records to omit; empty if no record is omitted.
         shift: change of ids and labels, if the source is one of several joined datasets.
     """
@@ -222,7 +222,7 @@ def _dealt(
 
 
 def _load(task: FileTask, on_progress: ProgressCallback) -> list[Record]:
-    """Read a task's records that are not deleted; if they are at most half of a container, copy them to free it."""
+    """Read a task's live records. If a container has few, at most half, they are copied, so that it can be freed."""
     records: list[Record] = []
     for number, extent in enumerate(task.extents):
         if task.deleted and len(task.deleted[number]) == extent["records"]:

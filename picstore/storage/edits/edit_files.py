@@ -62,7 +62,7 @@ class EditFiles:
         return changed
 
     def with_values(self, record: Record) -> Record:
-        """Return a stored record with its values in the columns, and the value in the column ``label`` as its label."""
+        """Add the columns' values to a record, and return it; a value in the column ``label`` becomes its label."""
         if not self.columns:
             return record
         values = {name: self.column(name).get(record.id) for name in self.columns}

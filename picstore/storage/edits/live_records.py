@@ -79,7 +79,7 @@ class LiveRecords:
         return containers, stored - self.starts[containers]
 
     def to_record_numbers(self, containers: I64, numbers: I64) -> I64:
-        """Convert ``numbers[i]``, an index among the live records of ``containers[i]``, to one among its records."""
+        """Convert each ``numbers[i]`` from an index among the live records of ``containers[i]`` to a record number."""
         if not len(self.deleted):
             return numbers
         starts = self.starts[containers]

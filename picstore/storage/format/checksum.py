@@ -102,10 +102,11 @@ def _apply(operators: U32, crcs: U32) -> U32:
 
 @cache
 def _zero_byte_operators() -> U32:
-    """Return the linear maps f, as explained below, for strings of d * 16**k bytes: uint32 (8, 16, 32), by k and d.
+    """Return the linear maps f, explained below, for strings of d * 16**k bytes: uint32 (8, 16, 32), [k, d] is a map.
 
     Appending a string b to bytes with CRC c gives the CRC f(c) ^ crc32c(b), where f is linear and depends only on b's
-    length. For one bit, f is a shift to the right, and XOR with RFC 3720's reflected polynomial if a 1 drops out.
+    length. For one bit, f shifts to the right; if a 1 drops out, the result is XORed with RFC 3720's reflected
+    polynomial. A map is stored as its results for the numbers 1, 2, 4, …, 2**31.
     """
     identity = np.uint32(1) << _BITS
     step = identity

@@ -253,7 +253,7 @@ class Container:
         )
 
     def stored_rows(self, k: int) -> StoredRows | None:
-        """Return ends and checksums of the tile rows of record ``k``'s image; None if either cannot be determined."""
+        """Return ends and CRCs of record ``k``'s rows of restart tiles; None if the ends or the CRCs are not known."""
         if k not in self.tile_rows:
             crcs = stored_checksums(self.index, self.segments, k)
             ends = None if crcs is None else row_ends(self.info(k), int(self.index["length"][k]))

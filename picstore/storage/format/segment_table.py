@@ -60,7 +60,7 @@ def entries_of(entry: Any, table: U16) -> slice:
 
 
 def row_ends(info: ImageInfo, length: int) -> I64 | None:
-    """Return the end offsets of the header and of each tile row in a JPEG of ``length`` bytes.
+    """Return the end offsets of the header and of each row of restart tiles in a JPEG of ``length`` bytes.
 
     Returns:
         int64 (rows + 1,), whose last element is ``length``; None if the restart segments do not form whole rows of
@@ -115,7 +115,7 @@ def stored_checksums(entries: Table, table: U16, number: int) -> U32 | None:
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """Byte ranges and checksums of the requested tile rows of n images.
+    """Byte ranges and checksums of the requested rows of restart tiles in n images.
 
     Attributes:
         there: bool (n,), False for images that have no row checksums or of which no row is requested; the values of
@@ -131,12 +131,12 @@ class FoundRows:
 
 
 def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> FoundRows:
-    """Find the requested tile rows of n images together, because a NumPy call takes as long for one image as for 32.
+    """Find the requested rows of restart tiles in n images; one call for 32 images takes as long as for one image.
 
     Args:
         headers: int64 (n,), number of bytes of each image's header.
         stored: for each image the result of ``Container.stored_rows``.
-        rows: int64 (n, 2), the first requested row and the last requested row + 1.
+        rows: int64 (n, 2), first requested row of restart tiles, and last requested row + 1.
     """
     count = len(stored)
     there, begins = np.zeros(count, np.bool_), np.zeros(count, np.int64)
@@ -162,10 +162,10 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
 
 
 def wrong_row(stream: Buffer | U8, ends: I64, crcs: Sequence[int] | U32, rows: range) -> int | None:
-    """Return the first tile row with a wrong checksum, −1 if the header's is wrong, None if header and rows are sound.
+    """Return the first row of restart tiles with a wrong checksum, −1 if the header's is wrong, None if all are right.
 
-    The row is counted from the image's top. ``stream`` holds the image's header, followed by only the tile rows
-    ``rows``. ``ends`` and ``crcs`` describe the whole image: they are the two arrays of its ``StoredRows``.
+    Rows are counted from the image's top. ``stream`` holds the image's header, followed by only the rows ``rows``.
+    ``ends`` and ``crcs`` describe the whole image: they are the two arrays of its ``StoredRows``.
     """
     view = np.frombuffer(stream, np.uint8)
     bounds = (ends[rows.start : rows.stop + 1] - ends[rows.start] + ends[0]).tolist()
