@@ -111,7 +111,7 @@ class Audit:
         return self._with_ids(self._drawn.find(source, some, *self._bounds(first, stop)))
 
     def counts(self, *, source: int = 0, first: int = 0, stop: int | None = None) -> I64:
-        """Return how often each record of ``datasets[source]`` was drawn, by its position there: int64 (records,)."""
+        """Return how often each record of ``datasets[source]`` was drawn, in the dataset's order: int64 (records,)."""
         return self.all_counts(first, stop)[source]
 
     def all_counts(self, first: int = 0, stop: int | None = None) -> list[I64]:
@@ -162,7 +162,7 @@ class Audit:
         return paths
 
     def ids_of_paths(self, paths: Iterable[str], *, source: int = 0) -> dict[str, int]:
-        """Return a dict from each of ``paths`` that a record has, deleted or not, to its id; this reads all indexes."""
+        """Map each of ``paths`` that a record has, deleted or not, to the record's id; this reads all indexes."""
         wanted, containers = set(paths), self.datasets[source].containers
         every = LiveRecords.from_deleted(self.datasets[source].rows["records"], np.zeros(0, np.int64), file="")
         pairs = zip(read_paths(containers.index, every), containers.ids().tolist(), strict=True)

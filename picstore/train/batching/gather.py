@@ -40,7 +40,7 @@ class BatchRecords:
     entries: Table  # ``layout.ENTRY`` (n,), index entries; zeros for an empty slot
     held: Table  # (n,), index entries that describe only the parts of records that were read
     tops: I64  # (n,), number of the image's pixel rows above the rows that were read
-    addresses: U64  # (n, 2), address of the stream, and of its segment lengths, as in ``jpeg.cut.TiledJpegs``; else 0
+    addresses: U64  # (n, 2), address of the stream, and of its segment lengths, see ``jpeg.cut.TiledJpegs``; 0 if empty
     sizes: I64  # (n, 2), bytes of the stream, and number of its restart segments; 0 for an empty slot
     layouts: I64  # (n, 6), sizes and tilings of the images in ``held``, see ``layouts_of``
     image_sizes: I64  # (n, 2), width and height of stored images

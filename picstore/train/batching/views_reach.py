@@ -81,7 +81,7 @@ def layouts_of(entries: Table) -> I64:
 
 
 def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Table) -> I64:
-    """Compute, from index entries before images are read, the rows of tiles that an epoch needs of these images.
+    """Compute, from index entries before images are read, the rows of tiles that an epoch needs of the images.
 
     Args:
         source, epoch: the dataset with seed and transforms, and the epoch.

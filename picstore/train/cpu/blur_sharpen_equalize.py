@@ -211,7 +211,7 @@ def _copy_row(row, out):
 
 @device_function
 def _sharpen_row(rows, y, rest, column, out):
-    """Write row y times (1 - ``rest``) plus its smoothed copy times ``rest`` to ``out``, except its two end pixels."""
+    """Write row y times (1 - ``rest``) plus its smoothed copy times ``rest`` to ``out``, without the two end pixels."""
     above, row, below = rows[(y - 1) % 3], rows[y % 3], rows[(y + 1) % 3]
     for i in range(row.size):
         column[i] = above[i] + row[i] + below[i]

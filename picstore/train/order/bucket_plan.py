@@ -93,11 +93,11 @@ class BucketCounts:
         return self._joined(self._order.lane_positions(sample)) - self._before_lanes
 
     def since(self, firsts: I64, sample: int) -> tuple[I64, I64]:
-        """Find each bucket's last samples before ``sample`` in an epoch: at least all but its first ``firsts`` samples.
+        """Find the samples of an epoch before ``sample``; each bucket's first ``firsts`` samples may be left out.
 
         Returns:
             The ascending indices of the samples found, and for each bucket, the number of its samples before them. The
-            search goes back in growing steps, so it may find more samples than needed.
+            search goes back in growing steps until only such samples are missing.
         """
         begins, seen = np.full(len(firsts), sample), self.before(sample)
         found, span = [np.zeros(0, dtype=np.int64)], _SPAN
