@@ -179,7 +179,7 @@ def _time_stages(
 
 
 def _time_stages_of_fill(records: BatchRecords, params: TransformParams, output: OutputSpec, clock: Clock) -> None:
-    """Time decoding and augmenting by a call for each, instead of one call of the kernel that fuses both."""
+    """Time decoding and augmenting each image in separate calls, rather than in the one kernel that fuses both."""
     slots, geometry, dtype = range(len(records)), params.geometry, OutputDtype.from_dtype(output.dtype)
     factors = np.where(records.foreign, 1, joint_factors([geometry], len(records), output.reducing_gap))
     reach = align_reach(geometry.reach, factors)

@@ -23,7 +23,7 @@ from picstore.train.order.requests import BatchRequest, SourceRequest, TrainingS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SingleBatch:
-    """A batch, the random parameters of each group of views, and for the index of each missing image, the reason."""
+    """A batch, the random parameters of each group of views, and the reasons why images are missing, by index."""
 
     host: HostBatch
     params: tuple[TransformParams, ...]

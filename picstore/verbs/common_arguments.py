@@ -86,7 +86,7 @@ def start_fork_server(settings: EncodeSettings) -> None:
 
 
 def require_apart_from_source(out: Where, source: Where) -> None:
-    """Raise UsageError if a destination contains, or lies in, the source or, for an index, the folder of its images."""
+    """Raise UsageError if a destination overlaps the source or, if that is an index, the folder of its images."""
     from picstore.storage.location.overlap_check import require_apart
     from picstore.storage.references import indexed_folder
 

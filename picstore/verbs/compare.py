@@ -31,7 +31,8 @@ def compare(
         dataset, other: paths, URLs or open datasets.
         images: search for images that both datasets have, which reads every byte of both.
         distance: greatest number of bits, of 64, in which the hashes of near-duplicates differ, 0 to 11.
-        root, other_root: folders of the images, which you trust, if a dataset is an index.
+        root: see :func:`picstore.info`.
+        other_root: the same as ``root``, for ``other``.
         workers: number of processes; None for the number of cores.
         progress: see :func:`picstore.convert`.
 

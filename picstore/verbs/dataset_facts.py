@@ -95,7 +95,7 @@ def _count_labels(dataset: Dataset, indexes: Sequence[Table], display: Display) 
 
 
 def _reading(dataset: Dataset) -> dict[str, Any]:
-    """Return ``read_bytes``, which an epoch reads, and ``copy_bytes``, an estimate of that for a shuffled copy."""
+    """Return the bytes that an epoch reads: ``read_bytes``, and ``copy_bytes`` as an estimate for a shuffled copy."""
     size, counts = dataset.rows["size"].astype(int), dataset.live.counts
     copied = size * counts / dataset.rows["records"].clip(1)
     return {"read_bytes": int(size[counts > 0].sum()), "copy_bytes": int(copied.sum())}

@@ -40,7 +40,7 @@ class Report(background.Report):
     Attributes:
         shared, repeated, other_repeated: see :class:`picstore.results.SharedImages`.
         differing: number of all pairs of images whose class names in the two datasets differ.
-        pairs: at most 300 pairs of images, pairs of different classes before others, each kind by increasing distance.
+        pairs: at most 300 pairs of images: pairs of different classes, then pairs of one class, each by distance.
     """
 
     shared: int = 0
@@ -64,7 +64,7 @@ class Comparison(Background[Report]):
         return one.dataset, other.dataset
 
     def classes(self) -> dict[str, Any]:
-        """Return up to 1,000 classes whose fractions of images differ most, and numbers of common and other classes."""
+        """Return up to 1,000 classes whose fractions of images differ most, and counts of classes in both or in one."""
         one, other = self.datasets
         counted = [each for each in compare_classes(one, other) if each.images or each.other_images]
 

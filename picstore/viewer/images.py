@@ -169,7 +169,7 @@ def attachment(record: Record, name: str) -> Picture:
 def mask_colors(values: Array) -> U8:
     """Color each value of a mask, (height, width); return RGBA, uint8 (height, width, 4), in which 0 is transparent."""
     if values.dtype == np.uint8:
-        # Compute the colors of all 256 values: this takes 4 bytes of memory per pixel, ``np.unique`` would take 40.
+        # Compute the colors of all 256 values, which takes 4 bytes per pixel; ``np.unique`` would take 40 bytes.
         distinct, number = np.arange(256), values
     else:
         distinct, number = np.unique(values, return_inverse=True)

@@ -20,7 +20,7 @@ from picstore.viewer.session import Session
 
 _EXAMPLES = 120  # Largest number of ledger lines to keep as examples for each reason.
 _MAX_REASONS = 500
-# Reasons beyond this number are counted as one, because each line of a ledger from elsewhere may have a new reason.
+# Maximum number of different reasons; further ones count as one, because each line of a ledger may have a new reason.
 _MAX_COUNTED = 10_000
 _OTHERS = "other"
 _MAX_INPUT = 1 << 28  # Largest size in bytes of an input file that is sent to the browser.
@@ -52,7 +52,7 @@ def summarize_ledger(dataset: Dataset) -> LedgerSummary:
     """Summarize the ledger of a dataset in one pass over its lines; damaged lines are skipped."""
     tally, examples = Tally(), dict[tuple[str, str], list[LedgerLine]]()
     try:
-        # A joined dataset gets an empty summary, because its records have other ids than its datasets' ledgers.
+        # A joined dataset gets an empty summary, because the ids of its records differ from those in the ledgers.
         if not isinstance(dataset.path, JoinedFolders) and (path := dataset.path / LEDGER).is_file():
             for line in read_lines(path, skip_damaged=True):
                 if (line.status, line.reason) not in tally.reasons and len(tally.reasons) >= _MAX_COUNTED:

@@ -29,7 +29,7 @@ STAYS = threading.Event()
 _KEPT_FILTERS = 4  # Number of filters whose results are kept; a result takes 4 bytes per selected record.
 SECONDS = 30.0  # Longest evaluation of a condition; a million records take less than 1 s.
 _POLL = 0.05  # Seconds between two checks of whether the client has disconnected.
-_GRACE = 1.0  # Seconds of repeated interruptions, because DuckDB ignores those before the evaluation begins.
+_GRACE = 1.0  # Seconds to repeat an interruption: DuckDB ignores it if the evaluation has not begun.
 # At most four conditions are evaluated at a time, counting those whose request has ended but whose thread has not.
 _running = threading.BoundedSemaphore(4)
 

@@ -115,7 +115,7 @@ class Page:
             connections,
             http=connections.wrap(H11Protocol),  # type: ignore[arg-type]
             ws="none",
-            # Do not log warnings, because every user of the machine can cause them.
+            # Do not log warnings, with which any user of the machine could fill the log.
             log_level="error",
             access_log=False,
             proxy_headers=False,

@@ -22,7 +22,7 @@ _KEPT = 4  # Number of results that a ``Kept`` keeps; the drawn images of a resu
 
 
 class Kept(Generic[T]):
-    """Most recent results by request, kept because the page requests each image of a result separately."""
+    """Cache of recent results by request, because the page requests the images of a result one by one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

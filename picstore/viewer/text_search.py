@@ -33,7 +33,7 @@ class ExtrasRead:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Extras of consecutive records: first record's position, extras' bytes joined, and offset at which each ends."""
+    """Extras of consecutive records: the first record's position, the joined bytes, and the end of each extra there."""
 
     first: int
     values: U8

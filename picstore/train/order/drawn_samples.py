@@ -44,7 +44,7 @@ class SteppedOrder(Protocol):
         """Return the index of the global batch that takes each sample of a source; −1 if no batch takes the sample."""
 
     def lanes_of(self, source: int, numbers: I64) -> tuple[I64, I64 | int]:
-        """Return the lane of each sample of a source, and the turn (shift of ranks) of the sample's epoch."""
+        """Return the lane of each sample of a source, and its epoch's turn, see ``RankShares.find_readers``."""
 
     def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:
         """Return the slot (place in the batch) of each sample of several batches, one batch after the other.
@@ -124,7 +124,7 @@ class _Source:
         return self.starts[found.container] + found.record
 
     def find(self, epoch: int, positions: I64) -> tuple[I64, I64]:
-        """Return an epoch's samples of records ``positions``, and the index in ``positions`` of each one's record."""
+        """Return an epoch's samples of records ``positions``, and the samples' records as indices in ``positions``."""
         containers = np.searchsorted(self.starts, positions, side="right") - 1
         records, which = positions - self.starts[containers], np.arange(len(positions))
         if self.weights is not None:
@@ -209,7 +209,7 @@ class _SteppedSamples:
             begin = end
 
     def _deal(self, steps: I64) -> tuple[Table, I64]:
-        """Return the samples of ``steps`` as rows of DRAWN, ``position`` still 0, and indices through all epochs."""
+        """Return samples of ``steps`` as rows of DRAWN, ``position`` still 0, and their numbers through all epochs."""
         windows = self._order.windows_of(steps)
         parts, numbered = [], []
         for source, (starts, stops, firsts) in enumerate(windows):
@@ -275,7 +275,7 @@ class _BucketSamples:
 
 
 def _runs_of(*sorted_: I64) -> I64:
-    """Return, for each row of sorted columns, the number of equal rows before it."""
+    """Return, for each row of a sorted table given by its columns, the number of equal rows before it."""
     changes = np.any([np.diff(each, prepend=-1) != 0 for each in sorted_], axis=0)
     begins = np.flatnonzero(changes)
     return np.arange(len(changes)) - np.repeat(begins, np.diff(begins, append=len(changes)))

@@ -35,9 +35,9 @@ class Samples:
     """Samples of an epoch, as arrays (n,)."""
 
     container: I64  # indices of containers in stored order
-    record: I64  # indices of records in their containers; until ``skip_deleted``, indices among live records there
+    record: I64  # index in the container; before ``skip_deleted``, index among the container's live records
     lane: I64
-    # For each sample, the index in the epoch of the last sample that its lane (part of the epoch) has in its container.
+    # For each sample, the index in the epoch of the last sample with the same lane (part of the epoch) and container.
     end: I64
     copy: I64 | None = None  # number of the record's earlier samples in the epoch; None if each record comes once
     held: U8 | None = None  # IN_CONTAINER, SET_ASIDE or ALONE; None if all are IN_CONTAINER
@@ -70,7 +70,7 @@ class ContainerOrder:
         self._part = np.empty(len(counts), dtype=np.uint16)
         for start in range(0, len(counts), _PART):
             numbers = np.arange(start, min(start + _PART, len(counts)))
-            # ``rng.below`` scales a sort key's high bits to an index below ``parts``, so parts are in the keys' order.
+            # ``rng.below`` scales the high bits of a sort key to the index of a part: lower keys get earlier parts.
             part = self._part[start : start + _PART]
             part[:] = numbers * parts // len(counts) if key is None else rng.below(key, numbers, parts)
         self._at_hand: Bools = np.zeros(parts, dtype=np.bool_)
@@ -111,7 +111,7 @@ class ContainerOrder:
         return exact
 
     def earlier(self, index: I64) -> Iterator[tuple[int, I64]]:
-        """Yield, for each record in ``index``, the part that holds its container, and the part's earlier containers."""
+        """Yield, for each record in ``index``, the part of its container, and the part's containers before that one."""
         parts = np.searchsorted(self._part_ends, index, side="right")
         self._sort(parts)
         begins = np.searchsorted(self._ends, (self._part_ends - self._records)[parts], side="right")
@@ -142,7 +142,7 @@ class ContainerOrder:
         if self._key is not None:
             found = found[rng.stable_argsort(rng.bits(self._key, found))]
         records = np.where(self._at_hand, self._records, 0)
-        # For each part, the number of records in unsorted parts among the parts up to this one.
+        # ``records`` is 0 for unsorted parts; so for each part, ``others`` counts the unsorted records up to its end.
         others = self._part_ends - np.cumsum(records)
         self._sorted, self._ends = found, np.cumsum(self._counts[found]) + others[self._part[found]]
 
@@ -204,7 +204,7 @@ class EpochOrder:
         return found
 
     def lane_positions(self, sample: int) -> I64:
-        """Return the index, among all records, at which each lane continues from the epoch's sample ``sample`` on."""
+        """Return, for each lane, the index among all records of the first that it has from sample ``sample`` on."""
         return self._lane_starts[:-1] + (sample + self.lanes - 1 - np.arange(self.lanes)) // self.lanes
 
     def numbers(self, lane: int, index: I64) -> I64:
@@ -217,7 +217,7 @@ class EpochOrder:
         each = np.unique(containers)
         missing = np.array([number for number in each.tolist() if number not in self._permutations], np.int64)
         missing = missing[self._counts[missing] <= _SMALL]
-        # ``_keep`` keeps 4 * lanes permutations, so more of them would evict each other.
+        # ``_keep`` keeps 4 * lanes permutations; if more were drawn at once, some would be lost before their use.
         if 1 < len(missing) <= 4 * self.lanes:
             keys = rng.keys(rng.key(self._key), missing.astype(np.uint64))
             drawn = rng.permutations(keys, self._counts[missing])

@@ -43,7 +43,7 @@ class EvenDivision:
         return full if full and max(rest, least_of_last(self.size)) < self.world_size else full + 1
 
     def start(self, batch: int) -> int:
-        """Return the index of a batch's first sample; for a batch after the last, count on in batches of full size."""
+        """Return the index of a batch's first sample, as if full batches followed the epoch's last batch."""
         usual, least = batch * self.size, least_of_last(self.size)
         if self.drop_last or batch < self.batches - 1:
             return usual
@@ -79,7 +79,7 @@ class Division:
         return int(np.searchsorted(self.ends, count, side="right"))
 
     def begin(self, count: int) -> int:
-        """Return the first sample of the batch that holds sample ``count``; ``count`` itself if no batch holds it.
+        """Return the index of the first sample in the batch of sample ``count``; ``count`` itself if it is in no batch.
 
         Both are indices among the bucket's samples in the epoch.
         """

@@ -64,7 +64,7 @@ class MuxSchedule:
         return tuple(taken + (batch - self.steps[piece]) * count for taken, count in pairs)
 
     def batch_after(self, taken: Sequence[int]) -> int | None:
-        """Return the global batch before which sources have given ``taken`` samples; None if there is no such batch."""
+        """Return the global batch that follows ``taken`` samples of each source, or None if no batch begins there."""
         total = sum(taken)
         piece = bisect.bisect_right([sum(each) for each in self._taken], total) - 1
         batch = self.steps[piece] + (total - sum(self._taken[piece])) // sum(self.counts[piece])
@@ -153,7 +153,7 @@ class MuxOrder:
         return [_Window(start, start + count, first) for start, count, first in triples]
 
     def samples(self, source: int, window: _Window) -> I64:
-        """Return this rank's samples in a source's window, as indices through all epochs, int64 (share,)."""
+        """Return this rank's samples in a source's window, numbered through all its epochs: int64 (share,)."""
         start, stop, first = window
         return self.rank_shares.find_samples(self.rank, start, stop, records=self.records[source], first=first)
 
@@ -218,7 +218,7 @@ class MuxOrder:
         return divmod(batches, self.epoch_batches) if self.epoch_batches else (0, batches)
 
     def batches_and_rest(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the number of batches before a state, and the number of samples read of a rank's next batch.
+        """Return the number of batches before a state, and how many samples of its next batch a rank has read.
 
         Raise UsageError if no batch of this order begins at the state, or if the partly read batch is not this order's.
         """
@@ -232,7 +232,7 @@ class MuxOrder:
         return batches, rest
 
     def _shares_batch(self, state: Mapping[str, Any], batch: int, rest: int) -> bool:
-        """Return whether this rank's part of ``batch`` is the batch of which the state's mux read ``rest`` samples."""
+        """Return whether a state, after ``rest`` samples of a rank's batch, fits this rank's part of ``batch``."""
         counts, ranks = state["counts"], self.world_size if state["version"] == 1 else 1
         same = [ranks * each for each in counts] == list(self.schedule.counts_at(batch))
         return same and state.get("world_size") == self.world_size and rest < int(self.shares(batch).sum())
@@ -283,7 +283,7 @@ class _RepeatingSource:
 
 
 def _taken(state: Mapping[str, Any], sources: int) -> tuple[list[int], int]:
-    """Return each source's number of samples before a state, and the number already read of the next batch."""
+    """Return each source's number of samples before a state, and how many of its next batch a rank has read."""
     if state["version"] == 1:
         # In version 1, ``counts`` are the sources' counts in one rank's batch; ``samples`` is the rank's total.
         counts, (samples,) = _numbers(state, "counts", sources), check_position(samples=state.get("samples"))

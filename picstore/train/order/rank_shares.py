@@ -52,8 +52,8 @@ class RankShares:
         """Return the first and last rank that reads each lane, int64 (n,) each; the ranks between them read it too.
 
         A lane is a part of an epoch; batches mix lanes. A lane with only one reader is read by rank (lane + turn) mod
-        world size. Its turn shifts the ranks in its epoch; ``turns``, (n,), are the numbers of samples in all earlier
-        epochs, modulo the world size.
+        world size. The turn shifts ranks from epoch to epoch: ``turns``, (n,), are the numbers of samples in all
+        earlier epochs, modulo the world size.
         """
         rank = (lanes + turns) % self.world_size
         if not self.shared:
@@ -80,7 +80,7 @@ class RankShares:
     def lanes_of(self, numbers: I64, records: int) -> tuple[I64, I64]:
         """Return the lane of each sample, and the turn of its epoch, see :meth:`find_readers`: int64 (n,) each.
 
-        Samples are counted through all epochs. If no lane is shared, rank t mod world size reads the lane of sample t.
+        Samples are numbered t through all epochs. If no lane is shared, rank t mod world size reads sample t's lane.
         """
         epoch, index = np.divmod(numbers, records)
         return index % self.lanes, epoch * records % self.world_size

@@ -42,7 +42,7 @@ class TrainingSource:
     # Plans of transforms besides ``plan``. Views, targets and columns are the same in all plans.
     others: tuple[TransformPlan, ...] = ()
     choice: PlanChoice | None = None  # rule that tells which plans an image may need; None for all plans
-    shift: RecordShift = NO_SHIFT  # mapping of the dataset's labels to new labels, to which ``base`` is added
+    shift: RecordShift = NO_SHIFT  # mapping of the dataset's labels, before ``base`` is added
 
     @property
     def class_names(self) -> dict[int, str]:
@@ -93,7 +93,7 @@ class OpenRuns:
         return left
 
     def read_lanes(self, samples: Samples, inside: Bools, last: int) -> tuple[Samples, tuple[LeavingRun, ...]]:
-        """Mark samples as IN_CONTAINER if ``inside``, that is, if this rank reads their lane; otherwise as ALONE.
+        """Mark samples ``inside``, whose lanes this rank reads, as IN_CONTAINER; mark all others as ALONE.
 
         Returns:
             The marked samples, and the containers that lanes leave after sample ``last``, the global batch's last.

@@ -43,7 +43,7 @@ class SharedIntegers:
     def _attach(self, descriptor: int, shape: tuple[int, ...]) -> None:
         self._pid, self._descriptor = os.getpid(), descriptor
         self._values: I64 = np.frombuffer(mmap.mmap(descriptor, 8 * int(np.prod(shape))), np.int64).reshape(shape)
-        # Values with which a forked process's private copy begins; ``note_values`` stores them before the fork.
+        # Values with which the private array of a forked process begins; ``note_values`` copies them before a fork.
         self._inherited: I64 = self._values
         weakref.finalize(self, os.close, descriptor).atexit = False
         _arrays.add(self)

@@ -90,7 +90,7 @@ class DealtSpans:
 
 
 def steps_of_span(span: Span, sources: Sequence[TrainingSource]) -> tuple[int, float]:
-    """Return the minimum number of steps of a span whose reads stay within ``MAX_READ``, and a step's stored bytes."""
+    """Return the least length of spans, in steps, that keeps reads within ``MAX_READ``; and a step's stored bytes."""
     request = next(iter(span(sources)))
     lanes = span.order.lanes_read / len(sources)
     opened = taken = 0.0

@@ -68,7 +68,7 @@ class RecordShares:
         """Return shares in proportion to the records' weights.
 
         Args:
-            weights: (records,), at least 0, not all 0; or indices into ``values``, if ``values`` is given.
+            weights: (records,), at least 0, not all 0; if ``values`` is given, each weight's index in ``values``.
         """
         starts: I64 = np.concatenate(([0], np.cumsum(counts)))
         sums, total = np.zeros(len(starts)), 0.0
@@ -101,7 +101,7 @@ class RecordShares:
         return found
 
     def to_records(self, samples: Samples, epoch: int) -> Samples:
-        """Convert ``record`` from an index among a container's samples to one among its live records; set ``copy``."""
+        """Replace ``record``, an index among a container's samples, by the index of its live record; set ``copy``."""
         each, which = np.unique(samples.container, return_inverse=True)
         first, begins, ends = self._ticks(each)
         offset = self._offset(epoch)
@@ -126,8 +126,8 @@ class RecordShares:
         """Sum up shares for the records of some containers.
 
         Returns:
-            Three arrays: for each container, the index of its first record in the other two; for each record, the sum
-            of all shares before it, in ticks of 2**-30 samples; and the sum up to its end.
+            Three arrays. For each container, the index of its first record in the other two arrays. For each record,
+            the sum of all shares before it, in ticks of 2**-30 samples. For each record, that sum with its own share.
         """
         lengths = self.starts[containers + 1] - self.starts[containers]
         first = np.cumsum(lengths) - lengths
@@ -147,7 +147,7 @@ class RecordWeights:
     """Weights of a dataset's live records, and sums of the weights.
 
     Attributes:
-        weights: (records,), numbers of any type; or indices into ``values``.
+        weights: (records,), numbers of any type; if ``values`` is given, each weight's index in ``values``.
         values: float64, the distinct weights; None if ``weights`` are the weights themselves.
         sums: float64 (containers + 1,), sum of the weights before each container.
         total: sum of all weights.
@@ -180,7 +180,7 @@ class RecordWeights:
         return ticks
 
     def summarize(self, samples: int) -> tuple[int, str]:
-        """Return the largest share in ticks of 2**-30 samples, and a hash of all shares in epochs of ``samples``."""
+        """Return the largest share, in ticks of 2**-30 samples, and a hash of all shares, for ``samples`` per epoch."""
         hashed, weight, largest = hashlib.sha256(str(samples).encode()), 0.0, 0
         for start in range(0, len(self.weights), _CHUNK):
             sums = np.cumsum(np.append(weight, _look_up(self.weights[start : start + _CHUNK], self.values)))

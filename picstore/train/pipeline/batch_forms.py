@@ -73,7 +73,7 @@ class BatchForm(ABC):
         return [range(k, min(k + size, count)) for k in range(0, count, size)]
 
     def _views(self, output: OutputSpec) -> int:
-        """Return the number of images that a record adds to a task's size; by default, its number of views."""
+        """Return how many images a record counts as in the size of a task; by default, its number of views."""
         return output.view_count
 
 
@@ -126,7 +126,7 @@ class Streams(BatchForm):
 
 
 class Segments(BatchForm):
-    """Form of batches for picstore's GPU kernels: JPEG tiles, in whole rows, and descriptions of their segments."""
+    """Form of batches for picstore's GPU kernels: rows of JPEG tiles, and descriptions of their restart segments."""
 
     mapped = True
     # Tasks have more images than those that decode on the CPU, because describing an image's tiles takes 1/200 of the

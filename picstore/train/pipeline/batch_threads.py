@@ -252,7 +252,7 @@ class Pipeline:
         uses: dict[ContainerKey, ContainerUse],
         problems: dict[int, Damage] | None,
     ) -> HostBatch | None:
-        """Release a batch's containers, and complete it; ``problems`` is None if a task failed or was cancelled."""
+        """Complete a batch after releasing its containers; ``problems`` is None if a task failed or was cancelled."""
         records.release()
         self._prefetcher.release(uses)
         if problems is None:

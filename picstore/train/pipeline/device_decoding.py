@@ -106,7 +106,7 @@ def _record_event(device: torch.device) -> torch.cuda.Event | None:
 
 
 TOGETHER = 4  # maximum number of batches in one decoding call
-# Maximum number of values in the output images of a decoding call: 4 × 256 × 3 × 224 × 224 fit.
+# Maximum number of values in the output images of a decoding call; 4 batches of 256 × 3 × 224 × 224 values fit.
 _MOST_VALUES = 160 << 20
 
 
@@ -231,8 +231,8 @@ class _BegunTiles:
         tables: the batch's tables of restart segments; ``tables.count`` is 0 for an image that no slot shows.
         tensors: images that the CPU has decoded, on the device, by slot.
         decoded: images that the GPU decodes; None before the decoding is queued.
-        status: status of every image decoded in the same call, and each slot's index among them; None if the GPU
-            decodes no image of the batch.
+        status: statuses of the images decoded in one call, and for each slot the index of its image's status; None if
+            the GPU decodes no image of the batch.
     """
 
     def __init__(self, make: DecodeTiles, host: HostBatch) -> None:
@@ -298,7 +298,7 @@ class _BegunTiles:
 
 
 def _decode_on_cpu(encoded: EncodedBatch, tables: SegmentTables, slot: int) -> torch.Tensor:
-    """Decode a slot's tiles on the CPU to (3, h, w); enter their box in ``encoded``. Raise ImageError if damaged."""
+    """Decode a slot's tiles on the CPU, (3, h, w), and set the slot's ``encoded.boxes``. Raise ImageError on damage."""
     from picstore.train.cpu.decode_crop import decode_held
 
     arrays, first = tables.arrays, int(tables.first[slot])

@@ -98,7 +98,7 @@ class SequenceShare:
         spans: all spans (ranges of batches) of the sequence, dealt to the processes in turn.
         number: index of the process.
         ahead: maximum number of batches that the process has sent and the consumer has not taken.
-        room: maximum bytes of these batches together; if only AHEAD batches are sent, they may take more.
+        room: bytes of these batches from which on no further batch is sent, unless there are fewer than AHEAD.
     """
 
     spans: DealtSpans
@@ -296,7 +296,7 @@ class _MappedBlocks:
 
     def use(self, message: Message, receive_descriptor: Callable[[], int]) -> U8:
         """Return the memory of a batch's block; the batch is freed when the last array in that memory is deleted."""
-        # Make a new array, the base of all arrays of the batch: when it is deleted, no array of the batch is left.
+        # Make a new array, to which all arrays of the batch refer, so that it is deleted only after all of them.
         memory: U8 = np.asarray(self.find(message, receive_descriptor))
         self._used[message.number] = message.block
         weakref.finalize(memory, self.free, message.number).atexit = False
@@ -319,7 +319,7 @@ class _MappedBlocks:
         return list(freed - parted), list(parted)
 
     def part(self) -> None:
-        """Before a fork, replace the shared memory of batches in use by private copies, which the child cannot change.
+        """Before a fork, replace the shared memory of batches in use by copies that the loader process cannot change.
 
         Page-locked memory stays shared, because no user's array lies in it.
         """

@@ -115,7 +115,7 @@ def _hanging_up() -> Iterator[None]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickler that ends this process's ban on importing ``NUMBA_EXTRAS`` before it imports a module of the user."""
+    """Unpickler that ends the ban on ``NUMBA_EXTRAS`` (slow imports of numba) before it imports a user's module."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module not in sys.modules and not module.startswith("picstore."):

@@ -188,7 +188,7 @@ class FillingBatch:
             if errors and not self._cancelled:
                 finished.set_exception(errors[min(errors)])
             elif batch is None:
-                # An error's traceback would keep the pipeline alive until a garbage collection, so cancel instead.
+                # Cancel the future, because an error that it held would keep the pipeline alive by its traceback.
                 finished.cancel()
             else:
                 finished.set_result(batch)
@@ -321,7 +321,7 @@ def close_garbage(close: Callable[[], None]) -> None:
 
 
 def wait_for_exit() -> None:
-    """Block a daemon thread forever if the interpreter is ending, so that it cannot fail at closed objects."""
+    """Block a daemon thread forever if the interpreter is ending, so that it cannot use closed objects."""
     if _exiting.is_set() and threading.current_thread().daemon:
         threading.Event().wait()
 

@@ -37,7 +37,7 @@ class ProcessSequence:
 
     Args:
         processes: one or more processes, none of which is making batches.
-        spec: specification of one process, with that process's share of the budget.
+        spec: specification that every process gets; its budget of memory is the share of one process.
         owned: whether ``close`` ends the processes.
     """
 

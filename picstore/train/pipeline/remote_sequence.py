@@ -147,7 +147,7 @@ class RemoteSequence:
             self._workers.ray.wait(ahead, num_returns=len(ahead), timeout=0, fetch_local=True)
 
     def _assign(self) -> None:
-        """Give tasks to workers with room, idle ones first; if the first task has no worker, it gets a later task's."""
+        """Give tasks to workers with room, idle ones first; the first task may take its worker from a later task."""
         with_room = [worker for worker in self._workers.members if worker.room]
         for worker in sorted(with_room, key=lambda worker: len(worker.tasks)):
             task = next((task for task in self._tasks if task.worker is None and task.left), None) or self._next_task()

@@ -92,7 +92,7 @@ class RemoteWorkers:
     """The workers of a loader on the cluster that this process is connected to; they live as long as this object.
 
     Args:
-        count: number of workers of one rank, of ``spec.resources.threads`` CPUs each; None for all CPUs of the cluster.
+        count: number of workers of one rank, each on ``spec.resources.threads`` CPUs; None for all CPUs of the cluster.
         ranks: number of ranks that share the object stores.
 
     Attributes:
@@ -130,14 +130,14 @@ class RemoteWorkers:
             actor = self.ray.remote(**options)(RemoteWorker).remote()
             self.members.append(WorkerHandle(actor, actor.open.remote(versions(), self._pickled)))
         if self._closed:
-            # End the newest worker: another thread or a garbage collection has ended only the workers before it.
+            # ``close`` has run meanwhile, and may have missed the newest worker; a garbage collection can call it here.
             _kill(self.ray, self.members, self._pid)
         while len(self.members) > self.count:
             idle = [worker for worker in self.members if worker.opening is not None or not worker.tasks]
             self._drop((idle or self.members)[-1])
 
     def wait(self, seconds: float) -> list[WorkerHandle]:
-        """Wait up to ``seconds``; return the first worker that answers, if any. For 0 seconds, return all with answers.
+        """Wait up to ``seconds`` and return the first worker that answers, if any; or for 0, all that have answered.
 
         Raise PicstoreError if there has been no worker for too long.
         """
@@ -226,7 +226,7 @@ class RemoteWorkers:
 
 
 def pickle_spec(spec: PipelineSpec) -> bytes:
-    """Pickle a specification and the main program's functions; raise UsageError if ``collate`` cannot be pickled."""
+    """Pickle a specification, functions of the main program too; raise UsageError if ``collate`` cannot be pickled."""
     dumps = import_ray("engine='ray'").cloudpickle.dumps
     try:
         dumps(spec.collate)

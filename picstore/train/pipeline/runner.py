@@ -69,7 +69,7 @@ class OwnProcesses:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Use of a Ray cluster: the number of workers, or None for as many as its CPUs allow; and the number of ranks."""
+    """Use of a Ray cluster: number of workers (None for as many as its CPUs allow), and number of ranks."""
 
     workers: int | None
     ranks: int
@@ -157,7 +157,7 @@ class PipelineRunner:
             self._workers.count = count
 
     def batches(self, span: Span) -> Delivery:
-        """Return a span's batches, to which no callable is applied: those that :meth:`keep` kept, or new batches."""
+        """Return a span's batches before callables are applied: those passed to :meth:`keep`, or else new ones."""
         position = span.epoch, span.first
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -234,7 +234,7 @@ class PipelineRunner:
 
     def _in_threads(self, span: Span) -> HostSource:
         spec, workers = self._spec, Worker.current().count
-        if self._count > 1 and not self._own.whole_budget:  # A DataLoader's worker has one process's share of budget.
+        if self._count > 1 and not self._own.whole_budget:  # A DataLoader's worker has one process's share.
             budget = spec.resources.budget // self._count
             spec = replace(spec, resources=replace(spec.resources, budget=budget))
         if self._threads is None and workers:

@@ -36,7 +36,7 @@ from picstore.train.pipeline.own_threads import ThreadPool, close_at_exit
 logger = logging.getLogger("picstore")
 
 STREAMS = 2  # Number of CUDA streams: 2, because the kernels of one batch do not fill a GPU.
-_STARTED = 2  # If fewer batches than this are started and not taken, the next batch starts without waiting for more.
+_STARTED = 2  # If fewer batches than this are started and not taken, start one without waiting for others.
 
 
 def most_ahead(make: BatchMaker) -> int:
@@ -68,7 +68,7 @@ class DeviceStage(Protocol):
 
 
 class TensorStage:
-    """Stage that turns decoded batches into tensors, in the batches' own memory or on a device without streams."""
+    """Stage that turns decoded batches into tensors, in place on the CPU or copied to a device without CUDA streams."""
 
     def __init__(self, source: HostSource, *, output: OutputSpec, device: torch.device) -> None:
         self._source, self._groups, self._device = source, output.groups, device
@@ -215,7 +215,7 @@ class AheadStage:
             return self._make.start([host])[0]()
 
     def _may_start(self) -> bool:
-        """Return whether to start the received batches now, rather than wait to start more in the same call."""
+        """Return whether to start the received batches now, rather than wait for others to start in the same call."""
         if not self._received:
             return False
         return self._begun < _STARTED or len(self._received) >= self._make.together or _is_last(self._received[-1])

@@ -137,7 +137,7 @@ def _linear_maps(angle: F64, scale: F64, shear_x: F64, shear_y: F64) -> F64:
     """Return linear maps from the new canvas to the old, float64 (n, 2, 2), given angles in degrees, clockwise.
 
     The map from the old canvas is rotation × scale × shear along y × shear along x, each shear ((1, −tan), (0, 1)) or
-    its transpose. Its determinant is scale², so its inverse needs no division except by the scale.
+    its transpose. Without the scale its determinant is 1, so its inverse is the adjugate matrix divided by the scale.
     """
     (sine, cosine), (sine_less, cosine_less) = sine_cosine(angle), sine_cosine(angle - shear_y)
     (sine_x, cosine_x), (_, cosine_y) = sine_cosine(shear_x), sine_cosine(shear_y)
@@ -165,7 +165,7 @@ def sine_cosine(degrees: F64) -> tuple[F64, F64]:
 
 
 def _expanded(linear: F64, shift: F64, size: I64) -> I64:
-    """Return sizes, int64 (n, 2), of canvases that hold canvases of ``size`` after their rotation, as torchvision does.
+    """Return the sizes, int64 (n, 2), of canvases into which rotated canvases of ``size`` fit, as in torchvision.
 
     Corners' coordinates are truncated to 1e-4 pixels and then rounded outwards, so that no rounding error adds a pixel.
     """

@@ -95,8 +95,8 @@ def checked_angles(degrees: Any, name: str, counts: tuple[int, ...]) -> tuple[fl
 def checked_channels(value: Any, name: str, alternative: str = "") -> list[float]:
     """Return a number for each of red, green and blue; a single number stands for all three.
 
-    ``value`` may be an array, a tensor, or a list of tensors of one number, which torchvision makes of a tensor. An
-    error's message also offers ``alternative``, such as another permitted value.
+    ``value`` may be an array, a tensor, or a list of tensors with one number each, as torchvision stores a tensor.
+    An error's message also offers ``alternative``, such as another permitted value.
     """
     given = value.tolist() if hasattr(value, "tolist") else value
     numbers = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]

@@ -15,7 +15,7 @@ from picstore.arrays import F64, I64, Array
 NEGLIGIBLE = 2.0**-16  # outermost taps on a side are left out if at most this fraction of all weights is theirs
 GROUP = 4  # number of pairs of taps (left and right, or above and below) that a kernel adds up at once
 TERMS = 16  # number of terms of the series by which ``first_ratio`` computes exp, for an error below 1e-16
-MOST_EXPONENT = 700.0  # maximum of x in exp(-x): a larger x is set to it, as both results are almost 0
+MOST_EXPONENT = 700.0  # replaces any larger x in exp(-x), because both results are almost 0
 
 
 def first_ratio(sigma: Any) -> Any:

@@ -114,15 +114,15 @@ class Buckets(Value):
 class AspectRatios:
     """Limits between the aspect ratios of neighboring buckets, ascending.
 
-    A limit is the geometric mean of two buckets' aspect ratios. Its square is stored, because a quotient of integers
-    is the same on every machine, so every machine puts a record into the same bucket.
+    A limit is the geometric mean of two buckets' aspect ratios. Its square is stored, a quotient of integers, which is
+    the same on every machine, so that every machine puts a record into the same bucket.
     """
 
     limits: F64  # (number of buckets − 1,), squares of the limits of width / height
 
     @classmethod
     def of(cls, sizes: Sequence[tuple[int, int]]) -> AspectRatios:
-        """Return the limits between buckets of ``sizes`` (height, width), which must be sorted by width / height."""
+        """Return the limits between buckets, given the buckets' sizes (height, width) sorted by width / height."""
         heights, widths = np.array(sizes, dtype=np.int64).T
         return cls((widths[:-1] * widths[1:]) / (heights[:-1] * heights[1:]))
 
@@ -130,7 +130,7 @@ class AspectRatios:
         """Return the index of each image's bucket, uint8 (n,), given widths and heights, (n, 2)."""
         found = np.empty(len(sizes), dtype=np.uint8)
         for start in range(0, len(sizes), _CHUNK):
-            # Replace sides of 0, which a damaged index entry may have, because they would divide by 0.
+            # Replace sides of 0, which a damaged index entry may have, to avoid a division by 0.
             squares = np.maximum(sizes[start : start + _CHUNK], 1).astype(np.int64) ** 2
             found[start : start + _CHUNK] = np.searchsorted(self.limits, squares[:, 0] / squares[:, 1], side="right")
         return found
@@ -182,7 +182,7 @@ class Sequences(Value):
         self.choice = None  # No rule chooses by size, because an image of any size may get any length.
 
     def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
-        """Return, for the only bucket, the batch size for each length; raise UsageError if given ``batch_size``."""
+        """Return, for the only bucket, the batch size of each length; raise UsageError for any given ``batch_size``."""
         if batch_size is not None:
             raise UsageError(f"batch_size is {batch_size}; leave it out, as Sequences have tokens in its place")
         return (tuple(self.tokens // length for length in self.sizes),)

@@ -73,9 +73,9 @@ class SameForAll:
 def apply_callable(function: Callable[[Any], Any], images: Any) -> Any:
     """Apply a callable to the images of a batch, to views by name, or to the dict that another callable returned.
 
-    If ``images`` is a dict, the result is not checked. Otherwise, raise UsageError unless the result, or each value of
-    a dict that results, is a tensor of as many images. If ``images`` is a list or ``function`` a PerImage, a list of as
-    many images is accepted too.
+    If ``images`` is a dict, the result is not checked. Otherwise, raise UsageError unless the result (if it is a dict,
+    each of its values) is a tensor with as many images as ``images``. If ``images`` is a list or ``function`` is a
+    PerImage, a list of that length is accepted too.
     """
     result = function(images)
     if isinstance(images, Mapping):

@@ -29,7 +29,7 @@ _TRIAL_SIZES = [(97, 61), (53, 89)]  # sizes on which ``_keeps_sizes`` tests whe
 
 
 class Choice(Value, ABC):
-    """Base of RandomApply, RandomChoice and RandomOrder. All transforms have one kind: geometric, color, or batch.
+    """Base of RandomApply, RandomChoice and RandomOrder. A choice has only geometric, only color or only batch ones.
 
     Attributes:
         transforms: the transforms to choose from, in the order given.

@@ -135,7 +135,7 @@ class RandomAutocontrast(RandomStep):
 
 
 class RandomAdjustSharpness(RandomStep):
-    """Sharpen by a factor, with probability ``p``; 0 smooths, 1 changes nothing. Uses 1 random number."""
+    """Sharpen by a factor (0 smooths, 1 changes nothing), with probability ``p``. Uses 1 random number."""
 
     def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
         if not is_number(sharpness_factor) or sharpness_factor < 0:

@@ -124,7 +124,7 @@ class ColorTransform(Value, ABC):
 
     @abstractmethod
     def __call__(self, sizes: I64, random: BatchRandom) -> ColorProgram:
-        """Draw a program for images of ``sizes``, int64 (n, 2), width first; each uses equally many random numbers."""
+        """Draw a program for images of ``sizes``, int64 (n, 2), width first; all use equally many random numbers."""
 
     def check(self, *, normalized: bool) -> None:
         """Raise UsageError if the transform cannot work on grey levels or, if ``normalized``, on normalized values."""
@@ -146,7 +146,7 @@ def normalizes(transforms: Sequence[ColorTransform]) -> bool:
 
 
 def check_color(transforms: Sequence[ColorTransform]) -> None:
-    """Raise UsageError if ``Normalize`` occurs twice or precedes a transform of grey levels, or a check fails."""
+    """Raise UsageError if ``Normalize`` occurs twice or precedes a transform of levels, or a transform's ``check`` fails."""
     normalized = False
     for transform in transforms:
         if normalized and transform.normalizes:

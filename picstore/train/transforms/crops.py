@@ -34,7 +34,7 @@ TRIES = 10  # number of boxes that RandomResizedCrop tries, as torchvision does,
 class CenterCrop(Value):
     """Crop (height, width), or a square, from the center. Uses no random numbers.
 
-    A smaller image is padded with the common fill of the list of transforms, black by default.
+    A smaller image is padded with the ``fill`` of the other transforms in the list, or black.
     """
 
     def __init__(self, size: Size) -> None:
@@ -160,7 +160,7 @@ class RandomResizedCrop(Value):
 
     @property
     def bounds(self) -> F64:
-        """Bounds of crops, float64 (4,): minimum fraction of area, maximum minus minimum fraction, and ``ratio``."""
+        """Least fraction of the area, greatest minus least fraction, least ratio, greatest ratio: float64 (4,)."""
         return np.array([self._scale[0], self._scale[1] - self._scale[0], *self._ratio])
 
     def _draw_boxes(self, image: I64, numbers: F64) -> tuple[I64, I64]:
@@ -193,7 +193,7 @@ class RandomFlip(Value):
     Attributes:
         p: probability of the flip.
         mirrored: whether the flip mirrors left to right, and whether top to bottom.
-        only_mirrors: True. No other transform may precede a pad or crop that repeats the border of the stored image.
+        only_mirrors: True. Only such transforms may precede a pad or crop that repeats the stored image's border.
     """
 
     only_mirrors = True

@@ -68,7 +68,7 @@ class ElasticTransform(ColorTransform):
     """Displace each pixel by blurred uniform noise. Uses 1 random number, the seed of an image's noise.
 
     Args:
-        alpha: twice the maximum displacement in pixels before the blur: one number, or two, for x and y.
+        alpha: before the blur, displacements are −alpha / 2 to alpha / 2 pixels; one number, or two, for x and y.
         sigma: deviation of the blur in pixels, above 0 and at most 127, or two, across and down; 0 for no blur.
         interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
         fill: see :class:`RandomPerspective`.

@@ -32,7 +32,7 @@ _EVALUATION_OF_TIMM = dict.fromkeys(
     ("ResizeKeepRatio", "CenterCropOrPad"),
     "picstore.recipes.evaluation(size) for timm's create_transform(is_training=False)",
 )
-_WITHOUT_DRAWS = {"LinearTransformation"}  # transforms that draw no random numbers, so they can take whole batches
+_WITHOUT_DRAWS = {"LinearTransformation"}  # transforms without random numbers: one call takes a batch
 _ATTRIBUTES = {"sampler_options": "options"}  # torchvision's attribute for a parameter, if their names differ
 _OURS = {"multiple_of", "label_smoothing"}  # parameters that only picstore has
 _LEVELS = {"fill", "threshold", "value"}  # parameters that are grey levels, 0 … 1 after a conversion to floats
@@ -134,7 +134,7 @@ class Steps:
         self._called = self._called or not (hasattr(step, "fixes_size") or isinstance(step, ColorTransform))
 
     def _translate(self, transform: Any, name: str = "") -> None:
-        """Add the counterpart of ``transform`` to the steps. If it is timm's, ``name`` is the torchvision name."""
+        """Add the counterpart of ``transform``; for one of timm, ``name`` is torchvision's class that does the same."""
         name = name or type(transform).__name__
         if name == "Compose":
             self.read(list(transform.transforms))
@@ -177,9 +177,9 @@ class Steps:
         return _levels(value, f"{name}: {parameter}", whole=parameter == "fill")
 
     def _choice(self, transform: Any, choice: str) -> Any:
-        """Translate a transform held by torchvision's class named ``choice``, such as RandomOrder, into one transform.
+        """Translate a transform held by a choice of torchvision, such as RandomOrder; ``choice`` is the choice's class.
 
-        If the translation has several, return a RandomApply of all with probability 1.
+        If the translation is several transforms, return a RandomApply of all with probability 1.
         """
         inner = Steps(_unit=self._unit, _normalized=self._normalized)
         inner.read(transform)
@@ -191,7 +191,7 @@ class Steps:
         return inner.steps[0] if len(inner.steps) == 1 else RandomApply(inner.steps, p=1)
 
     def _convert(self, transform: Any, name: str) -> None:
-        """Set ``dtype`` by a conversion such as ToDtype; if it follows a callable, add it to ``steps``."""
+        """Set ``dtype`` by a conversion such as ToDtype. After a callable, add the conversion to ``steps`` instead."""
         dtype, scaled = _target_dtype(transform, name)
         if self._called:
             if not hasattr(transform, "dtype"):
@@ -226,7 +226,7 @@ def _preset_step(preset: Any, name: str) -> Any:
 
 
 def _target_dtype(transform: Any, name: str) -> tuple[str | None, bool]:
-    """Return the dtype to which a conversion converts images, None to leave it; and whether it scales the levels."""
+    """Return the dtype that a conversion gives images, or None for their own; and whether it scales their levels."""
     if name in ("ToTensor", "ToPILImage"):
         return ("float32" if name == "ToTensor" else "uint8"), True
     dtype = transform.dtype

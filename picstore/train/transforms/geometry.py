@@ -95,7 +95,7 @@ class Geometry:
     ) -> Geometry:
         """Return the geometry of images cropped at whole pixels, perhaps mirrored, and resized to ``size``.
 
-        The properties ``box``, ``reach`` and ``upright`` are set here, to save 60 NumPy operations.
+        Set the properties ``box``, ``reach`` and ``upright`` too: to compute them would take 60 NumPy operations.
         """
         n = len(size)
         made = cls(
@@ -169,7 +169,7 @@ class Geometry:
 
     @cached_property
     def shrink(self) -> F64:
-        """float64 (n,): source pixels per output pixel, the least along x and y of the source and of the output."""
+        """float64 (n,): source pixels per output pixel, the least of four: along x and y of source and output."""
         along = vector_length(self.matrix[:, 0, :2], self.matrix[:, 1, :2])
         shrink: F64 = np.minimum(self.scale, along).min(axis=1)
         return shrink
@@ -206,12 +206,12 @@ class Geometry:
 
     @cached_property
     def window(self) -> I64:
-        """int64 (n, 4): ``reach``, but not limited to the image if padding repeats the image's border."""
+        """int64 (n, 4): as ``reach``, but also beyond the image if padding repeats the image's border."""
         return np.where((self.border != CONSTANT)[:, None], self._window, self.reach)
 
     @cached_property
     def _window(self) -> I64:
-        """int64 (n, 4): left, top, right, bottom of the pixels that the filter can use, perhaps beyond the image."""
+        """int64 (n, 4): left, top, right, bottom of the pixels that the filter can use, in or outside of the image."""
         widened = np.where(self.minifies[:, None], np.maximum(self.scale, 1.0), 1.0)
         half_width = np.array(HALF_WIDTHS)[self.interpolation, None]
         # A rotated or sheared image is first reduced, then interpolated, so the half-widths of both filters add up.
@@ -237,12 +237,12 @@ class Geometry:
         frame[:, :, :2] = linear * size[:, None, :]
         frame[:, :, 2] = self.frame[:, :, 2] + linear[:, :, 0] * corner[:, :1] + linear[:, :, 1] * corner[:, 1:]
         beyond = ((corner < 0) | (corner + size > self.size)).any(axis=1)
-        # ``ends``: whether the image or its padding goes on beyond the canvas. A crop beyond it needs edges there.
+        # ``ends``: whether image or padding goes on outside of the canvas, so that a crop beyond it needs edges.
         ends = ~self._holds_clip | (self.border != CONSTANT)
         edges = append_edges(self.edges, beyond & ends, lambda: canvas_edges(self.matrix, self.size))
         cropped = replace(self, frame=frame, size=size, edges=edges)
-        # If the canvas was not resized before, ``clip`` becomes the crop and its padding, so that a later resize uses
-        # no other pixel. Otherwise ``clip`` stays: a resized image was made of pixels beyond the crop too.
+        # Limit ``clip`` to the crop and its padding, so that a later resize uses no other pixel; but not if the canvas
+        # was resized before, because the pixels of the crop were then made of pixels outside of the crop too.
         start = cropped.box[:, :2]
         scale = np.abs(linear[:, (0, 1), (0, 1)])
         exact = self.upright[:, None] & (scale == 1) & (start == np.floor(start))
@@ -277,14 +277,14 @@ class Geometry:
         frame = (linear[:, :, :, None] * maps[:, None]).sum(axis=2)
         frame[:, :, 2] += self.frame[:, :, 2]
         frame[:, :, :2] *= size[:, None, :]
-        # Upright resampling fills the output beyond the clip, but a warp repeats the clip's border, and fills only
-        # beyond edges; so the clip's sides become edges.
+        # Outside of the clip, upright resampling shows the fill, but a warp repeats the clip's border pixels. A warp
+        # shows the fill outside of edges (half-planes), so the clip's sides become edges.
         edges = append_edges(self.edges, self._exceeds_clip, lambda: clip_edges(self.clip, self.scale))
         edges = np.concatenate([edges, canvas_edges(self.matrix, self.size)], axis=1)
         return replace(self, frame=frame, size=size, edges=edges)
 
     def resample_by(self, interpolation: I64, antialias: bool = True) -> Geometry:
-        """Return a copy with ``interpolation`` (n,) where it is the wider filter, antialiased only if both are."""
+        """Return a copy with the wider of two filters, its own and ``interpolation``, (n,); antialiased if both are."""
         widest = np.maximum(self.interpolation, interpolation)
         return replace(self, interpolation=widest, antialias=self.antialias & antialias)
 
@@ -295,7 +295,7 @@ class Geometry:
         return replace(self, border=np.full(len(self.size), border, dtype=np.int64))
 
     def points_to_output(self, slot: int, points: npt.ArrayLike) -> F64:
-        """Map k points (k, 2), x and y in source pixels of image ``slot``, to pixels of its output, perhaps beyond.
+        """Map k points (k, 2), x and y in source pixels of image ``slot``, to output pixels, inside or outside of it.
 
         Returns:
             float64 (k, 2); NaN if the image's map is singular.
@@ -331,7 +331,7 @@ class Geometry:
 
     @cached_property
     def _holds_clip(self) -> Bools:
-        """Bool (n,): whether the canvas is upright and holds ``clip``, so that no usable pixel lies beyond."""
+        """Bool (n,): whether the canvas is upright and holds all of ``clip``, the pixels that the filter may use."""
         low, high = self.box[:, :2], self.box[:, :2] + self.box[:, 2:]
         inside = (self.clip[:, :2] >= low - _TOLERANCE) & (self.clip[:, 2:] <= high + _TOLERANCE)
         return self.upright & inside.all(axis=1)

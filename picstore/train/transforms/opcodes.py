@@ -42,8 +42,8 @@ NORMALIZE = 19  # operands: three means and three standard deviations, for level
 
 OPERANDS = 12  # number of operands of each step
 
-# Indices among the operands of WARP and ELASTIC. SAMPLING: interpolation. FILL: first of red, green and blue outside of
-# the image; NO_FILL in all three is black, like the fill None in torchvision.
+# Indices among the operands of WARP and ELASTIC. SAMPLING: interpolation. FILL to FILL + 2: red, green and blue shown
+# outside of the image; if all three have the value NO_FILL, black is shown, as for the fill None in torchvision.
 SAMPLING = 8
 FILL = 9
 

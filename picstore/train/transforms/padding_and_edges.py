@@ -37,7 +37,7 @@ def border_indices(low: int, high: int, extent: int, border: int) -> I64:
 
 
 def mirrored_reach(low: I64, high: I64, extent: I64) -> tuple[I64, I64]:
-    """Return start and end of pixels that padded lines show at ``low`` … ``high`` − 1, wide enough for any mode."""
+    """Return start and end of a range that has all pixels shown at ``low`` … ``high`` − 1 by any padding mode."""
     first = np.where(high > extent, np.minimum(low, 2 * extent - high - 1), low)
     last = np.where(low < 0, np.maximum(high, 1 - low), high)
     return np.clip(first, 0, extent - 1), np.clip(last, 1, extent)
@@ -91,8 +91,8 @@ def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
 def edges_on_output(edges: F64, matrix: F64) -> F64:
     """Return ``Geometry.edges``, half-planes a·x + b·y + c ≥ 0, for x and y in output pixels instead of source pixels.
 
-    a·x + b·y + c is the distance of (x, y) from the edge, in pixels of the canvas that the edge bounds or, if output
-    pixels are larger, in output pixels. Over one such pixel, the output is blended with the fill.
+    a·x + b·y + c is the distance of (x, y) from the edge. Its unit is a pixel of the canvas that the edge bounds, or an
+    output pixel if that is larger. Over one unit, the output is blended with the fill.
     """
     if not edges.shape[1]:
         return edges

@@ -46,5 +46,5 @@ class EpochStages:
         return bisect_right(self.firsts, epoch) - 1
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Return bool (n,) for n images: True for all if ``plan`` is the index of the epoch's stage, else False."""
+        """Return bool (n,), equal for all n images: whether ``plan`` is the index of the epoch's stage."""
         return np.full(len(sizes), plan == self.stage(epoch), dtype=np.bool_)

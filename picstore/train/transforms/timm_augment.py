@@ -28,7 +28,7 @@ from picstore.train.transforms.color_program import ColorProgram, ColorTransform
 _DENOMINATOR = 10.0
 _UNIFORM = 100.0  # If the section "mstd" is above 100, magnitudes are uniform from 0 to "m", not normal around "m".
 _MAX_STEPS = 100  # maximum of a configuration's sections "n" and "d" (numbers of operations) and "w" (number of chains)
-# By timm's name of a policy: the policy, and its key in LEVELS for "Posterize", whose levels differ between policies.
+# Key: timm's name of a policy. Value: the policy, and the key in LEVELS of its "Posterize", which differs by policy.
 _POLICIES = {
     "original": (IMAGENET, "PosterizeOriginal"),
     "originalr": (IMAGENET, "PosterizeIncreasing"),
@@ -239,7 +239,7 @@ class TimmAutoAugment(ColorTransform):
         weights = np.array(list(self._set.values()))
         weighted = (weights != weights[0]).any()
         if weighted:
-            # Draw different operations by weight: first those with the least exponential random number / weight.
+            # Sort operations by exponential random number / weight: the first ones are different, drawn by weight.
             waiting = -np.log1p(-random.uniform(len(names))) / weights
             order = np.argsort(waiting, axis=1, kind="stable")
         steps = [ColorProgram.from_step(opcodes.NOTHING, [], count=count)]
@@ -289,7 +289,10 @@ class TimmAutoAugment(ColorTransform):
 
 
 def _parse(config: str) -> tuple[str, dict[str, float], dict[str, float]]:
-    """Return a configuration's first word, its sections' values, and operations' weights; raise UsageError if wrong."""
+    """Parse a configuration such as "rand-m9-inc1" into first word, values by section, and weights by operation.
+
+    Raise UsageError if a section is wrong.
+    """
     family, *sections = str(config).split("-")
     wrong = f"TimmAutoAugment: config is {config!r}"
     if family not in _DEFAULTS:

@@ -24,7 +24,7 @@ class Transform(Protocol):
 
 
 def compose(transforms: Sequence[Transform], geometry: Geometry, random: BatchRandom) -> Geometry:
-    """Apply transforms in order; raise UsageError if their fills differ or a crop does not fit into an image."""
+    """Apply transforms in order; raise UsageError if their fill colors differ or a crop does not fit an image."""
     common_fill(transforms)
     for transform in transforms:
         geometry = transform(geometry, random)

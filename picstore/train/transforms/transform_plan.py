@@ -38,7 +38,7 @@ class TransformPlan:
         groups: groups of views of each image; a list of transforms is one group without a name.
         targets: names of fields and attachments that move with the images, see ``train/cpu/targets.py``.
         columns: names of the dataset's columns in batches.
-        reducing_gap: least factor by which resampling reduces images decoded at reduced size; None for full size only.
+        reducing_gap: least factor that decoding at a reduced size leaves to resampling; None to decode at full size.
         dtype: name of the float dtype to which a conversion in the list, such as ``ToDtype``, converts images.
     """
 

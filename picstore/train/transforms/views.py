@@ -83,7 +83,7 @@ class ViewGroup:
 
 @dataclass(frozen=True, slots=True)
 class ViewCallables:
-    """Callable on a dict from groups' names to their views; applies to the views the callables of their group."""
+    """Callable that takes a dict of views by group name, and applies each group's callables to the group's views."""
 
     by_name: Mapping[str, tuple[Callable[[Any], Any], ...]]
 
