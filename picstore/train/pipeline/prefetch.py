@@ -267,7 +267,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _end_epochs(self, uses: dict[ContainerKey, ContainerUse]) -> None:
-        """Release containers of epochs before those in ``uses``: lanes hold those whose last samples ``drop_last`` leaves out."""
+        """Release containers of epochs before those in ``uses``. With ``drop_last``, lanes do not finish some."""
         earliest: dict[int, int] = {}
         for source, epoch, *_ in uses:
             earliest[source] = min(epoch, earliest.get(source, epoch))

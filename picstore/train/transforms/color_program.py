@@ -146,7 +146,7 @@ def normalizes(transforms: Sequence[ColorTransform]) -> bool:
 
 
 def check_color(transforms: Sequence[ColorTransform]) -> None:
-    """Raise UsageError if ``Normalize`` occurs twice or precedes a transform of levels, or a transform's ``check`` fails."""
+    """Raise UsageError if ``Normalize`` occurs twice or precedes a transform of levels, or if any ``check`` fails."""
     normalized = False
     for transform in transforms:
         if normalized and transform.normalizes:
