@@ -423,8 +423,8 @@ class AuditResult(Result):
     """Result of the command ``audit``; in Python see :func:`picstore.audit`.
 
     Attributes:
-        steps: number of steps before the state; steps are numbered from 0 through all epochs.
-        epoch, batch: epoch, and number of steps of this epoch, at which the state was saved.
+        steps: number of steps that were done when the state was saved; steps are numbered from 0 through all epochs.
+        epoch, batch: epoch in which the state was saved, and number of steps that were done in this epoch.
         world_size: number of ranks that the state names.
         first, stop: first audited step, and step after the last audited step.
         datasets: datasets of the run; a mux has several.
@@ -475,7 +475,7 @@ class DupesResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmResult(Result):
-    """Result of ``warm``: numbers of kernels compiled by it and before it, duration in seconds, and kernels' folder."""
+    """Result of ``warm``: number of kernels it compiled, number compiled before, duration in seconds, and folder."""
 
     compiled: int
     cached: int

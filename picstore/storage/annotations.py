@@ -185,7 +185,7 @@ def check_targets(text: str) -> str:
 
 
 def target_fields(forms: str) -> dict[str, str]:
-    """Map each target field in ``forms``, such as "boxes:xywh,polygons", to its form, here "xywh" and "" (pixels)."""
+    """Map fields to how they are written: "boxes:xywh,polygons" gives "xywh" for boxes, "" (pixels) for polygons."""
     found = dict(form.partition(":")[::2] for form in forms.split(","))
     return {**found, "box_labels": ""} if "boxes" in found else found
 
@@ -193,7 +193,7 @@ def target_fields(forms: str) -> dict[str, str]:
 def in_own_form(extra: dict[str, Any], forms: str, size: tuple[int, int]) -> dict[str, Any]:
     """Convert the targets in an extra to pixels, and boxes to left, top, right, bottom.
 
-    ``forms``, a result of :func:`check_targets`, are the forms that the targets have so far; ``size`` is width and
+    ``forms``, a result of :func:`check_targets`, states how the targets are written so far; ``size`` is width and
     height of the upright image. Malformed values are kept, because :func:`read_objects` reports them.
     """
     own = dict(extra)

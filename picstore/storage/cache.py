@@ -32,7 +32,8 @@ DEFAULT_LIMIT = "50GiB"
 _FACTS, _CRC = "facts", 4
 # A process lists the folder, to see what others have written, each time it has written 1/32 of the cache's limit.
 _LISTINGS_PER_LIMIT = 32
-# Seconds since the last read of a dataset during which its entries are not evicted, unless the limit is exceeded.
+# Seconds for which a dataset counts as being read after its last read. Its entries are then not evicted to make room
+# for others, but only if the cache exceeds its limit.
 _ACTIVE_SECONDS = 600
 # Seconds for which this process stores nothing after it found the cache full, because a new check lists all files.
 _FULL_SECONDS = 60

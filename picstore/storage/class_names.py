@@ -21,7 +21,7 @@ class JoinedNames:
         """Add the new names of a list; return the index of each name of the list among the joined names.
 
         If the joined list begins with ``names``, or vice versa, each name keeps its index, even a repeated name.
-        Otherwise equal names are one class. Then UsageError is raised if one of ``names`` occurs twice, in ``names`` or
+        Otherwise equal names are one class, and UsageError is raised if one of ``names`` occurs twice, in ``names`` or
         in the joined list.
         """
         common = min(len(names), len(self.names))

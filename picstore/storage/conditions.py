@@ -34,7 +34,8 @@ _TYPES = frozenset(
 )
 # Functions whose results depend only on their arguments, and whose time and memory are linear in the arguments' size.
 # `repeat`, `lpad`, `range` and `format` are left out, because an argument such as 10**12 makes their result exceed the
-# memory; so is `levenshtein`. DuckDB does not check its own limits during a function call (docs/decisions.md).
+# memory; `levenshtein`, because its time is quadratic. DuckDB does not check its own limits during a function call
+# (docs/decisions.md).
 _FUNCTIONS = frozenset(
     """
     + - * / // % ** ^ & | ~ << >> @ || ^@ && @> <@ <-> <=> ->> !~~ !~~* ~~ ~~* ~~~ xor

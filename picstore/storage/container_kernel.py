@@ -36,7 +36,7 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _load_u16 = load_function(16)
 
 _MAGIC = int.from_bytes(layout.CONTAINER_MAGIC, "little")
-_SEALED, _CRC = layout.SEALED, layout.SEALED - 4  # bytes of a container's header; offset of the header's own CRC in it
+_SEALED, _CRC = layout.SEALED, layout.SEALED - 4  # size of a container's header; offset in it of the header's own CRC
 _ENTRY, _ATTACHMENT, _ROW = layout.ENTRY.itemsize, layout.ATTACHMENT.itemsize, layout.INDEX_ROW.itemsize
 _MAX_CONTAINER, _MAX_RECORDS = layout.MAX_CONTAINER, layout.MAX_RECORDS
 _MAX_ATTACHMENTS, _MAX_EXTRAS = layout.MAX_ATTACHMENTS, layout.MAX_EXTRAS

@@ -278,8 +278,8 @@ class Dataset(Sequence[Record]):
             columns: number of images side by side.
 
         Returns:
-            A matplotlib figure, which a notebook shows and ``savefig`` writes to a file. MissingDependency is raised
-            without matplotlib.
+            A matplotlib figure, which a notebook shows and ``savefig`` writes to a file. MissingDependency is raised if
+            matplotlib is not installed.
         """
         # Imported only here, because these modules load the decoder and its kernels.
         from picstore.display.figures import draw_tiles
@@ -294,7 +294,7 @@ class Dataset(Sequence[Record]):
         """Plot how many images there are of each class, width, height and size in bytes, as a matplotlib figure.
 
         Read the indexes of all containers. Images with damaged index entries are counted in the title only. Raise
-        MissingDependency without matplotlib.
+        MissingDependency if matplotlib is not installed.
         """
         from picstore.storage.record_pictures import draw_summary
 
@@ -384,10 +384,10 @@ class Dataset(Sequence[Record]):
         """Read several datasets as one: the records of this dataset, then the records of ``others`` in the given order.
 
         The first dataset keeps its ids; a multiple of 2**40 is added to the ids of each further dataset, so that all
-        ids differ. If the ids of a dataset need several ranges of 2**40, it takes several multiples. Classes are joined
-        by name, and labels are changed to match; columns are joined by name. Selections and edits remain in effect. The
-        result cannot be saved; `picstore shuffle` writes a copy. Raise UsageError if only some datasets have class
-        names, if attachments or columns of one name differ, or if an id would need more than 63 bits.
+        ids differ. A dataset with ids of 2**40 and above takes several multiples. Classes are joined by name, and
+        labels are changed to match; columns are joined by name. Selections and edits remain in effect. The result
+        cannot be saved; `picstore shuffle` writes a copy. Raise UsageError if only some datasets have class names, if
+        attachments or columns of one name differ, or if an id would need more than 63 bits.
         """
         datasets = (self, *others)
         manifests = [each.manifest for each in datasets]
@@ -471,16 +471,16 @@ class Dataset(Sequence[Record]):
         return self._ids_end
 
     def column_files(self) -> tuple[Edits, FileBytes]:
-        """Return the edits for a copy of this dataset or selection, with its columns; and their .npy files by name."""
+        """Return edits that give a copy of this dataset or selection the same columns; and their .npy files by name."""
         return self._edits.all_columns() if self._selected is None else self._edits.columns_of(self.ids)
 
     def save(self) -> Dataset:
         """Write deletions and columns as a new version of the dataset, and return that version; no image is written.
 
         Processes that have opened an older version continue to read that version. The last write replaces the manifest;
-        until then, nothing has changed. Counts of records by label are written too, even without edits if they are
-        missing. Raise UsageError for a selection or joined datasets, or if another process has edited the dataset
-        meanwhile.
+        until then, nothing has changed. Counts of records by label are written too; missing counts are written even if
+        there are no edits. Raise UsageError for a selection or joined datasets, or if another process has edited the
+        dataset meanwhile.
         """
         if self._selected is not None or not isinstance(self.path, Location):
             what = "several datasets" if self._joined else "a selection"

@@ -128,7 +128,7 @@ class ContainerReader:
         return ContainerRef(name, int(row["offset"]), stream, file, int(self._ordinals[number]))
 
     def held_bytes(self, number: int) -> int:
-        """Return the bytes that a container takes in memory, including images that an index's container refers to."""
+        """Return the bytes that a container takes in memory, including images in other files that it refers to."""
         return int(self.rows["size"][number]) + int(self.rows["referenced"][number])
 
     def read(self, number: int, *, allocate: Allocate = fresh) -> Container:
@@ -351,7 +351,7 @@ class ContainerReader:
         return None
 
     def read_whole(self, number: int, allocate: Allocate = fresh) -> Container | Damage:
-        """Read a whole container, or return its Damage, without a traceback, which would keep buffers alive."""
+        """Read a whole container, or return its Damage. The Damage has no traceback, which would keep buffers alive."""
         try:
             return self.read(number, allocate=allocate)
         except Damage as error:

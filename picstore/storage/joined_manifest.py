@@ -32,7 +32,8 @@ class RecordShift:
     Attributes:
         first_id: number added to ids.
         labels: new labels, by stored label 0, 1, …; empty if labels do not change.
-        ids_end: bound below which all stored ids must lie, so that no two datasets' shifted ids are equal; or None.
+        ids_end: number that all stored ids must be below, so that no two datasets' shifted ids are equal; None for no
+            limit.
     """
 
     first_id: int = 0

@@ -221,8 +221,8 @@ def _read_npy(data: bytes) -> Array:
 def _read_exr(data: bytes) -> Array:
     """Read an OpenEXR file of one part: half as float16, float as float32, uint as uint32.
 
-    The file must have one layer, with one channel of any name, or with the first one to four of R, G, B, A or of X, Y,
-    Z, W. The values have this order, whereas the file sorts its channels by name.
+    The file must have one layer. Its channels are the first one to four of R, G, B, A or of X, Y, Z, W; a single
+    channel may have any name. The values have this order, whereas the file sorts its channels by name.
     """
     try:
         import OpenImageIO

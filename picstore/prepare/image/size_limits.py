@@ -82,7 +82,7 @@ def check_jbig(data: bytes, *, max_pixels: int) -> None:
 
 
 def check_webp(data: bytes, *, max_pixels: int) -> None:
-    """Raise ImageError if a WebP header (RFC 9649) states too many pixels; opening the file allocates two canvases."""
+    """Raise ImageError, before a decoder allocates two canvases, if a WebP header (RFC 9649) states too many pixels."""
     kind, body = data[12:16], data[20:30]
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(body) < 10:
         return

@@ -20,7 +20,7 @@ from picstore.prepare.image.size_limits import check_size, limit_memory
 
 _MAX_BYTES = 32 << 20
 _MAX_DEPTH = 256
-# Number of bytes at a file's start in which the first element must begin, or the file does not count as SVG.
+# Number of bytes at a file's start in which the first element of an SVG must begin.
 _PROLOG = 65_536
 _DEFAULT_SIZE = (300.0, 150.0)  # width and height in pixels of an SVG that states no size (CSS 2.1, 10.3.2)
 _UNITS = {"px": 1.0, "pt": 96 / 72, "pc": 16.0, "in": 96.0, "cm": 96 / 2.54, "mm": 96 / 25.4}
@@ -102,7 +102,7 @@ def check_document(data: bytes, *, max_pixels: int) -> tuple[str, tuple[int, int
     size, is_complete = _size(checker.root)
     width, height = (max(1, math.floor(min(each, 1e9) + 0.5)) for each in size)
     check_size(width, height, max_pixels=max_pixels)
-    if not is_complete:  # The root lacks a size, for which resvg would take the extent of the drawn elements.
+    if not is_complete:  # The root states no size; resvg would take the extent of the drawn elements instead.
         root = document.encode()[checker.root_offset :].decode()
         document = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">{root}</svg>'
     return document, (width, height), checker.has_text
@@ -182,8 +182,8 @@ def _refuse_references(text: str) -> None:
 def _size(root: dict[str, str]) -> tuple[tuple[float, float], bool]:
     """Compute width and height in pixels from the root element's attributes, its viewBox, or CSS's default.
 
-    Return them, and whether the root states enough for resvg to compute the size itself. Raise ImageError if a length
-    cannot be read.
+    Return (width, height), and whether the root states enough for resvg to compute the size itself. Raise ImageError if
+    a length cannot be read.
     """
     numbers = root.get("viewBox", "")[: 4 * _MAX_NUMBER].replace(",", " ").split()
     box = [_number(each) or 0.0 for each in numbers[2:4]] if len(numbers) == 4 else []

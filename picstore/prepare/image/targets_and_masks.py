@@ -37,7 +37,7 @@ def map_targets(extra: Any, coordinates: CoordinateMap, *, annotated: tuple[int,
         The same extra if its coordinates need no mapping, else a changed copy.
 
     Raises:
-        ImageError: a target is malformed, or ``annotated`` is the size of another image.
+        ImageError: a target is malformed, or ``annotated`` is the size of neither the upright nor the raw image.
     """
     objects = read_objects(extra)
     rotate = annotated is not None and annotated != coordinates.upright_size

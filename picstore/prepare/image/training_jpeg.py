@@ -166,7 +166,7 @@ def _fits_unchanged(size: tuple[int, int], settings: EncodeSettings) -> bool:
 
 
 def index_image(data: bytes, *, settings: EncodeSettings, name: str = "", bounded: bool = False) -> TrainingJpeg:
-    """Describe an image for an index, and return the bytes that the index refers to, with the status ``INDEXED``.
+    """Describe an image for an index: the result has the bytes that the index refers to, and the status ``INDEXED``.
 
     An upright JPEG of 8 bits is taken as it is, up to its EOI, and not decoded. Any other file is decoded, so that its
     upright size is known, and so that it fails now and not during training. Arguments and errors are those of

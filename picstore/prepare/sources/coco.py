@@ -238,7 +238,7 @@ def clip_box(corners: Sequence[float], size: tuple[int, int]) -> list[float] | N
 
 
 def _outlines(document: _Document, value: Any, path: str) -> tuple[list[list[float]], dict[str, Any] | None]:
-    """Return an object's polygons of at least three points, and its run-length mask, unchanged; None without a mask."""
+    """Return an object's polygons of at least three points, and its run-length mask, unchanged, or else None."""
     if isinstance(value, dict):
         counts, size = value.get("counts"), value.get("size")
         if isinstance(counts, list):

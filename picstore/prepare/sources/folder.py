@@ -30,8 +30,8 @@ def list_folder(location: Location, *, hidden: bool = False, engine: Engine | No
     """List the files of a folder whose sub-folders are classes, which are numbered by sorted name.
 
     If there are no sub-folders, the folder itself is the only class, label 0. Every regular file is listed, except
-    files with the suffix of a text or table; hidden files are listed only with ``hidden``. Files in nested folders
-    belong to the class of the sub-folder above. Links are followed, because some datasets consist of links. Messages
+    files with the suffix of a text or table; hidden files are listed only with ``hidden``. All files below a
+    sub-folder, at any depth, belong to its class. Links are followed, because some datasets consist of links. Messages
     for the user count files that are not images, hidden files and folders, and links that lead out of the folder.
     """
     every = location.entries()
@@ -72,7 +72,7 @@ class _ClassFolder:
 
 
 def is_taken(name: str, *, hidden: bool) -> bool:
-    """Return whether to list an entry. Hidden ones need ``hidden``; those such as .DS_Store are never listed."""
+    """Return whether to list an entry: a hidden one only if ``hidden`` is true, one such as .DS_Store never."""
     return not name.startswith(".") or (hidden and name not in _OF_PROGRAMS and not name.startswith("._"))
 
 

@@ -72,7 +72,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Ids of an index's inputs, and their division into containers and rows of the job; a conversion reproduces both.
+    """Ids of an index's inputs, and their division into containers and into the job's rows, which a conversion keeps.
 
     Attributes:
         uuid: UUID of the index that the inputs come from, or of an earlier index with the same ids and order.
@@ -211,7 +211,7 @@ def _fetch_range(source: Input) -> bytes:
 
 
 def _check_version(source: Input) -> None:
-    """Raise Changed if a local file has another version than when it was listed; for objects, readers check this."""
+    """Raise Changed if a local file has changed since it was listed; for objects, their readers check this."""
     if source.version and not is_remote(source.path) and not is_version(Path(source.path).stat(), source.version):
         raise Changed(Changed.WHAT, source.path)
 

@@ -197,7 +197,7 @@ def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where:
         where: the source, for messages.
 
     Raises:
-        UsageError: a class number is not that of a class, or ``classes`` has the name of a label twice.
+        UsageError: a label is a number that no class has, or ``classes`` has the name of a label twice.
     """
     stated = [label for label in counts if isinstance(label, (int, str))]
     if not stated:

@@ -138,7 +138,7 @@ class JsonItems:
             self._fail("the end")
 
     def _members(self, close: str) -> Iterator[int]:
-        """Yield each member's offset, up to the bracket ``close``; the caller must parse one before taking the next."""
+        """Yield each member's offset, up to the bracket ``close``; the caller must parse each before the next."""
         if self._text.startswith(close, self._offset):
             self._expect(close)
             return

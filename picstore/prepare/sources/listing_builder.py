@@ -115,7 +115,7 @@ class PackedListing:
 
 
 class ListingBuilder:
-    """Builder of a :class:`Listing`. Add inputs in the source's order; ``samples`` are added first."""
+    """Builder of a :class:`Listing`. Add inputs in the source's order; the constructor adds ``samples``."""
 
     def __init__(self, samples: Iterable[SourceSample] = ()) -> None:
         self._inputs = InputTable()
@@ -239,7 +239,7 @@ class ListingBuilder:
 
 @dataclass(frozen=True, slots=True)
 class PartsTask(Generic[T]):
-    """Task to list ``parts`` of a source by a module-level function; ``first`` is the index of the first part."""
+    """Task in which a module-level function lists ``parts`` of a source; ``first`` is the index of the first part."""
 
     first: int
     list_part: Callable[[T], FoundPart]
@@ -247,13 +247,13 @@ class PartsTask(Generic[T]):
 
 
 def list_parts(list_part: Callable[[T], FoundPart], parts: Sequence[T], engine: Engine | None) -> ListingBuilder:
-    """List parts of a source in their order, up to 16 at a time, because listing waits for a disk or a store.
+    """List parts of a source in their order, in 16 threads, because listing waits for a disk or a store.
 
     Args:
         list_part: a module-level function.
         parts: picklable values.
-        engine: engine for tasks; None to run no tasks. Tasks run if listing the parts after the 16th would take this
-            process more than 1 s.
+        engine: runs tasks that list the parts after the 16th, if listing them would take this process more than 1 s.
+            None to list all parts in this process.
     """
     builder, began = ListingBuilder(), time.monotonic()
     _list_here(list_part, parts[:_TRIED], builder)

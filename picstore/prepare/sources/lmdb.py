@@ -39,7 +39,7 @@ _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)  # fi
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Task to list at most ``limit`` entries of an LMDB, whose keys follow ``after``, with texts if ``with_texts``."""
+    """Task to list up to ``limit`` entries with keys above ``after``, and their texts if ``with_texts`` is true."""
 
     path: str
     version: str

@@ -35,7 +35,7 @@ from picstore.storage.location.text_files import text_of_file
 
 __all__ = ["KINDS", "Input", "Listing", "SourceFormat", "SourceProbe", "open_source", "read_input"]
 
-_WITH_TARGETS = ("coco", "voc", "yolo", "index")  # kinds that state how boxes, polygons and keypoints are written
+_WITH_TARGETS = ("coco", "voc", "yolo", "index")  # kinds whose formats define how targets such as boxes are written
 
 
 def open_source(

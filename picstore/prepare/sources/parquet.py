@@ -145,7 +145,7 @@ def _join_extra(values: dict[str, Any], skipped: SkippedFields) -> None:
 
 
 def _check_rows(opened: Any, file: Location) -> None:
-    """Raise TooLarge, before any row is listed, if a file states more rows than its size can hold images.
+    """Raise TooLarge, before any row is listed, if a file states more rows than images can fit into its size.
 
     Rows of a constant value take almost no bytes, so a small file may state 2**40 rows.
     """
@@ -290,8 +290,8 @@ def read_parquet(source: Input) -> bytes:
 def recognizes(probe: SourceProbe) -> bool:
     """Return whether a location is a Parquet file, or a folder with Parquet files of images.
 
-    The files may lie in folders of splits, configurations and columns. A folder whose Parquet files hold no images is
-    of another kind: img2dataset writes such files beside its tars.
+    The files may lie in folders of splits or configurations, or in folders called ``column=value``. A folder whose
+    Parquet files hold no images is of another kind: img2dataset writes such files beside its tars.
     """
     if not probe.is_folder:
         return probe.head().startswith(_MAGIC)

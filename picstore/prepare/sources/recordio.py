@@ -145,7 +145,8 @@ def _is_object(values: Sequence[float]) -> bool:
 def read_split(source: Input) -> bytes:
     """Return the image of a record that is split into parts.
 
-    ``offset`` is the offset of the first part, ``key`` the number of bytes of the record before the image.
+    ``offset`` is the offset of the first part. ``key`` is the number of bytes that precede the image in the joined
+    parts.
     """
     (skip,) = struct.unpack("<I", source.key)
     parts: list[bytes] = []

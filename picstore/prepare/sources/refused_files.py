@@ -96,7 +96,7 @@ _ANNOTATIONS: tuple[tuple[str, re.Pattern[bytes], str, str], ...] = (
 )
 _PICKLE = ("a pickle", "picstore does not open pickles, as they can run programs; give its images to picstore.Writer")
 _HUGGING_FACE = "load it by datasets.load_from_disk, write it by to_parquet('DIR/data.parquet'), and give DIR"
-# Folders that other libraries write: names of files that such a folder has, its type, and remedy.
+# Folders that other libraries write: names of files in the folder, type of the folder, and advice to the user.
 _FOLDERS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
         ("dataset_dict.json",),
@@ -118,7 +118,7 @@ class Foreign:
 
 
 def describe_foreign(head: bytes, name: str) -> Foreign | None:
-    """Return type and remedy of a file that no source reads, by first bytes and name; None if it is text or empty."""
+    """Return type of a file that no source reads, and advice to the user; None if the file is text or empty."""
     if head.startswith(b"PK\x03\x04"):
         for suffixes, (what, remedy) in _ZIPPED.items():
             if name.lower().endswith(suffixes):

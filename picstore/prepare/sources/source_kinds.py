@@ -89,8 +89,7 @@ class SourceFormat:
 
     Attributes:
         list_inputs: function that lists a path, with options as keywords. It raises NotADataset if the path cannot be
-            read, UsageError if the path is of another kind or an option has a wrong value, Damage, or
-            MissingDependency.
+            read; UsageError if the path is of another kind or an option has a wrong value; Damage; MissingDependency.
         options: names of the options that ``list_inputs`` takes.
         recognizes: function that tells ``--source auto`` whether a location is of this kind; None if ``auto`` never
             chooses the kind.

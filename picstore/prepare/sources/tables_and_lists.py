@@ -150,7 +150,7 @@ def _list_csv_part(part: _CsvPart) -> FoundPart:
 
 
 def _noting_repeated(samples: Iterator[SourceSample], notes: Notes) -> Iterator[SourceSample]:
-    """Yield samples, and count rows that name the same image as the row before, which is usual in tables of objects."""
+    """Yield samples, and count rows that name the same image as the row before, as in tables with a row per object."""
     before = None
     for sample in samples:
         if sample.path == before and not sample.problem:

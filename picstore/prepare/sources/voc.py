@@ -56,7 +56,7 @@ class _Annotation:
 
     Attributes:
         size: width and height; None if the file does not state them.
-        from_zero: whether the file names as its writer a program that counts pixels from 0.
+        from_zero: whether the file states that Label Studio wrote it, which counts pixels from 0.
     """
 
     size: tuple[int, int] | None = None

@@ -48,7 +48,7 @@ _PROBED_MEMBERS = 64  # number of members to read to distinguish a WebDataset fr
 # the name of a field with a further image.
 _SPLIT, _FURTHER = "split ", "further image "
 _MAX_NAMED = 5  # largest number of fields that a message lists
-# Largest size in bytes of a JSON object that is read. The extra leaves out its largest fields if there is no room.
+# Largest size in bytes of a JSON object that is read. An extra that becomes too large leaves out its largest fields.
 _MAX_JSON = 4 * MAX_EXTRA
 
 

@@ -176,7 +176,8 @@ def _pairs(tree: _Tree, notes: Counter[str]) -> list[_Pair]:
             elif not lower.endswith((".cache", ".yaml", ".yml", *_NAMES)):
                 notes["file that is neither an image nor a label file: left out"] += 1
     stems = set(map(_stem, images))
-    # Stems of text files that may be a readme, class names or a list. If no image has the stem, it is not a label file.
+    # Stems of text files that may be a readme, class names or a list; such a file is a label file only beside an image
+    # with the same stem.
     of_others = {
         stem
         for stem, file in labels.items()

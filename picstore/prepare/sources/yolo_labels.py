@@ -24,7 +24,7 @@ _DECIMALS = 9
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Meaning of label lines: class names by number (empty if unknown), and (keypoints per object, values of each)."""
+    """Meaning of label lines: class names by number, empty if unknown; (keypoints per object, values per keypoint)."""
 
     names: Sequence[str] = ()
     keypoints: tuple[int, int] | None = None

@@ -38,7 +38,7 @@ def compare_classes(one: Dataset, other: Dataset) -> list[ClassCounts]:
 
 
 def _count_classes(dataset: Dataset) -> dict[str, tuple[int | None, int]]:
-    """Map each class name to its label and number of images; labels of one name are added up under the first label."""
+    """Map each class name to its label and number of images; labels with the same name count as the first of them."""
     counts = dataset.record_counts()
     counted = Counter(dict(zip(counts.labels.tolist(), counts.counts.tolist(), strict=True)))
     found: dict[str, tuple[int | None, int]] = {}

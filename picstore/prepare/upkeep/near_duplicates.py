@@ -36,7 +36,7 @@ DEFAULT_DISTANCE = 6
 # bits), with 8,000 more look-ups.
 MAX_DISTANCE = 11
 
-_BITS = 22  # number of bits of the widest of the three bands of bits by which hashes are searched
+_BITS = 22  # number of bits of the widest of the three bands into which the search divides a hash
 _BANDS = ((0, 21), (21, 21), (42, _BITS))  # lowest bit and number of bits of each band of a hash
 
 # Tasks per worker: enough for even shares and for progress, but few, because each task opens the dataset by two reads.
@@ -157,7 +157,8 @@ def _hash_records(dataset: Dataset, number: int) -> Hashes:
 def find_nearest(queries: U64, hashes: U64, distance: int) -> tuple[I64, I64]:
     """Find, for each query, the nearest hash within ``distance`` bits; of equally near hashes, the first.
 
-    Return indices in ``hashes``, and distances, both int64 (queries,); −1 and ``distance`` + 1 without such a hash.
+    Return indices in ``hashes``, and distances, both int64 (queries,). If there is no such hash, the index is −1, and
+    the distance is ``distance`` + 1.
     """
     if not len(hashes):
         return np.full(len(queries), -1), np.full(len(queries), distance + 1)

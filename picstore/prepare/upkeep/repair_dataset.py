@@ -23,7 +23,7 @@ from picstore.storage.manifest_writer import keep_counts, restore_manifest
 
 
 def repair(where: Where, *, root: Where | None = None, progress: Progress | None = None) -> RepairResult:
-    """Restore a dataset's damaged manifest, the manifest's copy, index and counts; delete records that are unreadable.
+    """Restore a dataset's manifest, its copy, the index and the counts if they are damaged; delete unreadable records.
 
     Arguments and errors are those of :func:`picstore.repair`. Raise Damage if both the manifest and its copy are
     damaged; if the index is damaged and cannot be rebuilt from the files' footers and containers; if a file in

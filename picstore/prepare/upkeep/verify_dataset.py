@@ -135,7 +135,7 @@ def _check_counts(
     remarks: list[str],
     references: ReferencesRoot | None,
 ) -> None:
-    """Check the file of record counts by label; unless damage was found before, compare the counts with the records."""
+    """Check the file of record counts by label; if ``findings`` is empty, compare the counts with the records."""
     name = counts_name(manifest).rpartition("/")[2]
     try:
         kept = read_counts(folder, manifest)

@@ -67,7 +67,7 @@ def write_npy_file(root: WritableLocation, npy_file: NpyFile, raw: bytes) -> Non
 
 
 def read_npy_file(root: Root, npy_file: NpyFile) -> Array:
-    """Read and check a .npy file, and return its array, mapped from a local folder; raise Damage if a check fails."""
+    """Read and check a .npy file, and return its array, memory-mapped if it is local; raise Damage if a check fails."""
     path = root / npy_file.file
     try:
         raw = _map(path, npy_file) if isinstance(path, Folder) else read_at(path, 0, npy_file.bytes, file=str(path))

@@ -98,7 +98,7 @@ class EditFiles:
         return replace(self.edits, columns=tuple(entries[name] for name in sorted(entries))), files
 
     def all_columns(self) -> tuple[Edits, FileBytes]:
-        """Return edits with all columns and without deletions, for a dataset's copy; and the columns' files by name."""
+        """Return edits that give a dataset's copy all columns but no deletions; and the columns' files by name."""
         edits = Edits(columns=self.edits.columns)
         return edits, {each.file: self._read_bytes(each) for each in edits.npy_files}
 

@@ -28,7 +28,8 @@ def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
 
         function = ctypes.CDLL(_crc32c.__file__).crc32c_extend
     except (ImportError, OSError, AttributeError):
-        # google-crc32c is missing or has no C extension. Import picstore's own only now, because that loads LLVM.
+        # google-crc32c is missing or has no C extension. Import picstore's own function only now, because the import
+        # loads LLVM.
         from picstore.kernels.crc32c import compile_crc32c
 
         own = compile_crc32c()

@@ -93,7 +93,7 @@ class Container:
         return len(self.index)
 
     def addresses(self) -> tuple[int, int]:
-        """Return for kernels the address of ``buffer``, and that of ``segment_table``, 0 if it is damaged or empty."""
+        """Return for kernels the addresses of ``buffer`` and ``segment_table``, the latter 0 if damaged or empty."""
         # The addresses are kept, because every batch needs them, and NumPy takes 2 µs to return them.
         if self._addresses is None:
             table = self.segment_table
@@ -104,7 +104,8 @@ class Container:
     def set_addresses(self, buffer: int, segment_table: int, index: int) -> None:
         """Set the addresses in memory of ``buffer``, ``segment_table`` and ``index``, if the caller knows them.
 
-        NumPy would take 10 µs with cold caches to find the addresses. If ``index`` is replaced, its address is ignored.
+        NumPy would take 10 µs with cold caches to find the addresses. If ``index`` is replaced later, its address is
+        looked up anew.
         """
         self._addresses, self._index_at = (buffer, segment_table), (self.index, index)
 
@@ -152,7 +153,7 @@ class Container:
         return container
 
     def rows(self, records: I64) -> I64:
-        """Convert record numbers to rows of ``index``, ``good``, ``held`` and ``attached``, by means of ``records``."""
+        """Convert record numbers to row numbers of ``index``; both differ only in a copy by :meth:`extract`."""
         return records if self.records is None else np.searchsorted(self.records, records)
 
     def extract(self, records: I64, *, attachments: bool) -> Container:

@@ -56,7 +56,7 @@ FOREIGN = 2
 ENTRY_POINTS = 16
 # Two adjacent bits of an index entry's flags are an index into ENCODE_PATHS; this is the position of the lower bit.
 ENCODE_PATH_SHIFT = 2
-# Ways in which a conversion made the stored image, by a number of two bits; "" means unknown.
+# Ways in which a conversion made the stored image, by their codes 0 to 3; "" means unknown.
 ENCODE_PATHS = ("", "lossless", "reencoded", "")
 
 ENTRY = np.dtype(

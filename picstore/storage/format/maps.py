@@ -317,7 +317,7 @@ _FORMS: tuple[Form, ...] = ("scaled", "valid")
 
 
 def split_target(name: str) -> tuple[str, Form]:
-    """Split a target such as ``map:depth:scaled`` into an attachment's name and the form of its values ("scaled")."""
+    """Split a target such as ``map:depth:scaled`` into an attachment's name and the kind of values ("scaled")."""
     for form in _FORMS:
         if name.startswith(PREFIX) and name.endswith(f":{form}"):
             return name.removesuffix(f":{form}"), form

@@ -23,8 +23,8 @@ def partial_path(path: Path) -> Path:
 class AtomicFile:
     """Writer of a file under a unique temporary name; ``close`` syncs the file and gives it its final name.
 
-    The name is unique, because two processes may write the same file if one of them was taken for dead and replaced.
-    The temporary file is locked until it is renamed, so that ``sweep`` removes only files of dead processes.
+    The name is unique, because a second process may write the same file after the first was wrongly taken for dead. The
+    temporary file is locked until it is renamed, so that ``sweep`` removes only files of dead processes.
     """
 
     def __init__(self, path: Path) -> None:

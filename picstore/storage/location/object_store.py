@@ -186,7 +186,7 @@ class Bucket(RemoteFile, WritableLocation):
         return sorted([Entry(name, True) for name in folders] + [Entry(name, False) for name in files])
 
     def files(self) -> Iterator[tuple[str, int]]:
-        """Yield the objects below this location; if an answer is cut short, resume after the greatest key."""
+        """Yield the objects below this location; if an answer is cut short, resume after the greatest key received."""
         last = ""
         # Keys of empty objects listed so far. An object that marks a folder has a key with a final slash, but is listed
         # without it. A listing that is resumed after such a key without a slash therefore lists the object again.
