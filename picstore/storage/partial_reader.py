@@ -27,8 +27,8 @@ from picstore.storage.format.segment_table import FoundRows, find_rows, wrong_ro
 from picstore.storage.location.abstract_location import Piece, Range, first_of_runs
 from picstore.storage.location.resolve import Allocate, Location, fresh
 
-# Function that returns the tile rows needed of each of n images, int64 (n, 2), given their index entries,
-# ``layout.ENTRY``: the first row and the last row + 1, or two equal numbers if no row is needed.
+# Function that takes the index entries (``layout.ENTRY``) of n images, and returns the range of tile rows needed of
+# each, int64 (n, 2): the first row and the last row + 1, or two equal numbers if no row is needed.
 RowsOf: TypeAlias = Callable[[Table], I64]
 
 # Smallest mean number of bytes per record of a container that is read in part; other containers are read whole.

@@ -187,7 +187,7 @@ class RecordTable:
         if isinstance(condition, str):
             condition = self.condition(condition)
         # Convert only the columns that the condition uses; others, such as embeddings, may be large. A condition
-        # without columns needs any column, for the number of rows.
+        # without columns gets the ids, because it needs the number of rows.
         return condition.mark(self.to_arrow(condition.columns or ["id"]))
 
     @cached_property

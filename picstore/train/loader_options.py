@@ -238,7 +238,7 @@ def check_main_guard() -> None:
 
 
 def count_processes(options: LoaderOptions) -> int:
-    """Return the number of loader processes that options ask for, or 0; raise UsageError for a contradiction."""
+    """Return the number of loader processes that options ask for, or 0; raise UsageError if they conflict."""
     count = options["processes"]
     if count is None:
         count = default_processes(options["threads"]) if options["engine"] == "local" else 1

@@ -177,7 +177,7 @@ class MapDataset(data.Dataset[Item]):
         return numbers % len(self)
 
     def _find_epoch(self) -> int:
-        """Return the epoch that was set; else 0, or in a worker a new number for each batch, from the worker's seed."""
+        """Return the epoch that was set. If none was, return 0 or, in a worker, a new random number for each batch."""
         epoch, worker = int(self._epoch.values[0]), data.get_worker_info()
         if epoch != _NOT_GIVEN or worker is None:
             return max(epoch, 0)

@@ -38,8 +38,8 @@ PART_SIZE = 8 << 20
 _CONCURRENT_PARTS = 2
 # Largest size in bytes of an object that is written conditionally, such as a manifest or a job.
 _MAX_CONDITIONAL = 1 << 30
-# Environment variables, by scheme, that state the URL of a store other than the cloud's own. obstore itself reads those
-# of "s3" and "az"; that of "gs" is for emulators, to which picstore connects without credentials.
+# Environment variables, by scheme, that state the URL of a store other than the cloud's own. obstore reads the two of
+# "s3" and "az" itself; the variable of "gs" is for emulators, to which picstore connects without credentials.
 _ENDPOINT_VARIABLES = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"}
 _NO_ACCOUNT = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 

@@ -131,7 +131,7 @@ def read_at(where: Where, offset: int, size: int, *, file: str, allocate: Alloca
 
 
 def map_concurrently(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Yield the function's result for each item, in order. Slow calls run in 16 threads, for 64 items at a time.
+    """Yield the function's result for each item, in order; slow calls run in 16 threads, which get 64 items together.
 
     Calls run one by one until they prove slow: in a thread, reading a file's footer takes 0.3 ms instead of 0.1 ms.
     """

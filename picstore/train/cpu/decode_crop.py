@@ -71,7 +71,7 @@ def decode_tiles(tiled: TiledJpegs, box: I64, *, factor: int = 1) -> tuple[U8, t
     found = decode_box(tiled, box[0], factor=factor, allocate=PIXELS.at_least)
     if found is not None:
         return found[0], (int(found[1][0]), int(found[1][1]))
-    # The kernels cannot decode this box, so libjpeg decodes a cut. Widen the box if sides are divided: in
+    # The kernels cannot decode this box, so libjpeg decodes a JPEG of its tiles. Widen the box if sides are divided: in
     # a box of up to 32 pixels, chroma rows may then have only 2 samples, which libjpeg does not interpolate.
     if factor > 1:
         size = tiled.tilings[0, :2]

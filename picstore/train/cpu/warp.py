@@ -320,8 +320,8 @@ def warp_map(some, matrix, bounds, edges, numbers, linear, out):  # noqa: C901 -
     fill, invalid = numbers
     target, valid = out
     channels, height, width = target.shape
-    # Without rotation or shear, a source column depends on x alone, and a source row on y alone; so all columns are
-    # computed once, for y = 0, and the source row once for each y.
+    # Without rotation or shear, a source column depends on x alone, and a source row on y alone. So all columns are
+    # computed once for the image, at y = 0, and the source row is computed once for each y.
     slanted = matrix[0, 1] != 0 or matrix[1, 0] != 0
     # Unsigned indices, because numba tests signed ones for negative values, which would take a third of the time.
     columns, rows = np.empty((width, 3), np.uint64), np.empty((width, 3), np.uint64)

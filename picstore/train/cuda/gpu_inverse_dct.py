@@ -111,7 +111,7 @@ def _store_four(c, q, out, stride, known):
 
 @device_function
 def _transform_to_four(x, SHIFT: tl.constexpr):
-    """Transform a row or column of 8 numbers to 4, without number 4 as in libjpeg; shift results right by SHIFT."""
+    """Transform 8 numbers, a row or column, to 4; ignore index 4, as libjpeg does; shift results right by SHIFT."""
     x0, x1, x2, x3, _, x5, x6, x7 = x
     first = (x0 << 14) + (1 << (SHIFT - 1))
     even = x2 * _FOUR_EVEN[0] + x6 * _FOUR_EVEN[1]
