@@ -34,7 +34,7 @@ _QUALITY = 85
 _SEND_AS_STORED_UP_TO = 2
 _MAX_PIXELS = 1 << 26  # Limit of pixels that all requests together decode at a time; as RGB they take 0.2 GB.
 _MAX_CROP = 1 << 22  # Number of pixels to which a larger crop is reduced before it is sent.
-_PHI = 0.618034  # Turns of hue from a mask's value to the next; the golden ratio gives neighbors very different colors.
+_PHI = 0.618034  # Hues of values k and k + 1 differ by this part of a turn, the golden ratio, so they look different.
 
 
 @dataclass(frozen=True, slots=True)

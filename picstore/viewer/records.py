@@ -30,7 +30,7 @@ _KEPT_FILTERS = 4  # Number of filters whose results are kept; a result takes 4 
 SECONDS = 30.0  # Longest evaluation of a condition; a million records take less than 1 s.
 _POLL = 0.05  # Seconds between two checks of whether the client has disconnected.
 _GRACE = 1.0  # Seconds to repeat an interruption: DuckDB ignores it if the evaluation has not begun.
-# At most four conditions are evaluated at a time, counting those whose request has ended but whose thread has not.
+# At most four conditions are evaluated at a time. The thread of a condition counts even if its request has ended.
 _running = threading.BoundedSemaphore(4)
 
 

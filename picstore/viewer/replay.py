@@ -28,7 +28,7 @@ class Run:
     """Options of a training run's Loader that determine its batches.
 
     Names and meanings are those of the Loader's arguments. A ``global_batch_size`` other than 0 replaces
-    ``batch_size``; 0 ``lanes`` stand for the Loader's default.
+    ``batch_size``; ``lanes`` of 0 stands for the Loader's default.
     """
 
     recipe: str

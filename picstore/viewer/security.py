@@ -134,7 +134,7 @@ def is_local(host: str) -> bool:
 
 
 class Connections:
-    """Open connections of the server, limited in number and in waiting time; all users of the machine can open them.
+    """Open connections of the server, limited in number and waiting time because any user of the machine can open them.
 
     A connection on which no request is completed for some seconds is ended, whatever bytes the client has sent. If
     there are too many connections, a new connection ends the one that has waited longest, so that waiting connections

@@ -58,7 +58,7 @@ class Drawn(Protocol):
     """Samples that an order draws in a range of steps, on all ranks together."""
 
     def samples(self, first: int, stop: int) -> Iterator[Table]:
-        """Yield the samples of steps ``first`` to ``stop`` - 1 in parts of dtype DRAWN, by step, rank and slot."""
+        """Yield the samples of steps ``first`` to ``stop`` - 1 as arrays of DRAWN, sorted by step, rank and slot."""
 
     def counts(self, first: int, stop: int) -> list[I64]:
         """Return, for each source, how often steps ``first`` to ``stop`` - 1 draw each record: int64 (records,)."""

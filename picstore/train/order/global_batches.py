@@ -179,7 +179,7 @@ class RankShard:
     def _bounds(self, batch: int) -> tuple[int, int, int]:
         """Return the start and stop of a global batch in the epoch, and the first rank that gets a leftover sample.
 
-        In a whole batch this is rank 0, so that a rank's share always has one size, for which programs may be compiled.
+        In a whole batch this is rank 0, so that a rank's share always has one size, for compiled programs.
         In an incomplete batch it is ``start`` modulo the world size, so that ranks get samples of their own lanes.
         """
         start, stop = self.division.start(batch), self.division.start(batch + 1)

@@ -158,7 +158,7 @@ class MuxOrder:
         return self.rank_shares.find_samples(self.rank, start, stop, records=self.records[source], first=first)
 
     def slots(self, batch: int, size: int) -> I64:
-        """Return random slots (places in the batch) for the ``size`` samples of this rank's batch, source by source."""
+        """Return random slots (places in the batch) of the ``size`` samples, sorted by source, of this rank's batch."""
         number = batch * self.world_size + self.rank
         return rng.permutation(rng.key(rng.MUX, self.seed, len(self.records), number), size)
 

@@ -206,7 +206,7 @@ class LoaderProcess:
             # The child did not answer in time; it may be waiting for an object store.
             self.close()
         except (PicstoreError, OSError, CancelledError):
-            # The child has sent an error or has ended, which the next iteration notices.
+            # The child has sent an error or has ended. The next iteration will notice.
             self.running = False
         except BaseException:
             self.close()

@@ -134,8 +134,8 @@ class FillingBatch:
         count: number of tasks.
         fill: function that fills some slots (places of images in the batch), and returns the reason for each slot that
             gets no image.
-        complete: function that completes the batch. Its argument is the dict of all reasons; it is None if a task
-            failed or was cancelled.
+        complete: function that completes the batch. Its argument is the dict of all reasons, or None if a task failed
+            or was cancelled.
 
     Attributes:
         finished: future of the batch, cancelled if a task was cancelled. Take the future before the tasks begin: a

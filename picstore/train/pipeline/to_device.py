@@ -158,7 +158,7 @@ class AheadStage:
             going_on = self._receive_one()
 
     def _receive_one(self) -> bool:
-        """Take a batch from the source, and keep no reference to it; return whether another batch may follow."""
+        """Move a batch from the source to ``_received``, keeping no reference here; return whether one may follow."""
         received: HostBatch | BaseException | None
         try:
             received = self._source.receive()

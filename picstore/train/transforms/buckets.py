@@ -179,7 +179,7 @@ class Sequences(Value):
         if not callable(transform):
             raise UsageError(f"Sequences: transform is {transform!r}; give a function of a length")
         self.transform, self.tokens, self.callables = transform, tokens, tuple(callables)
-        self.choice = None  # No rule chooses by size, because an image of any size may get any length.
+        self.choice = None  # No rule chooses plans by size: an image of any size may get any length.
 
     def batch_sizes(self, batch_size: int | None) -> tuple[tuple[int, ...], ...]:
         """Return, for the only bucket, the batch size of each length; raise UsageError for any given ``batch_size``."""
