@@ -171,7 +171,7 @@ def _encode_and_compare(image: Image.Image | U8, settings: EncodeSettings) -> Im
 
 
 def psnr(one: U8, other: U8) -> float:
-    """Return the peak signal-to-noise ratio, in dB, at most 100, over all values of two uint8 arrays of equal shape."""
+    """Return the PSNR in dB over all values of two uint8 arrays of equal shape; a PSNR above 100 counts as 100."""
     # In float64, sums of these integers are exact in whatever order a BLAS adds them; in float32, they are not.
     difference = np.subtract(one, other, dtype=np.int16).ravel().astype(np.float64)
     error = float(np.dot(difference, difference)) / difference.size

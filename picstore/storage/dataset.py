@@ -327,7 +327,7 @@ class Dataset(Sequence[Record]):
     def without(self, ids: Iterable[int]) -> Dataset:
         """Return the dataset without the records ``ids``; raise UsageError if an id belongs to no record.
 
-        In a selection, the records are only unselected; otherwise they are deleted. Deleting one again changes nothing.
+        In a selection, the records are only unselected; otherwise they are deleted. Ids of deleted records are ignored.
         """
         positions = self.containers.positions(integers(list(ids) if isinstance(ids, Iterable) else ids, "ids"))
         if isinstance(self.live, SelectedRecords):

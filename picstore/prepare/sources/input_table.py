@@ -206,7 +206,7 @@ def _unpack(data: bytes, labels: Sequence[int] | None, readers: Sequence[Reader 
 def _unpack_run(
     blocks: Sequence[tuple[bytes, int]], of_groups: dict[int, Any], kept: tuple[int, int], tail: list[Input]
 ) -> list[Input]:
-    """Return inputs that were pickled, given the arguments that ``InputTable.reduce_run`` returned."""
+    """Restore inputs from a pickle, which holds the arguments that ``InputTable.reduce_run`` returned."""
     inputs = [one for data, group in blocks for one in _unpack(data, *of_groups[group])]
     return inputs[slice(*kept)] + tail
 

@@ -99,7 +99,7 @@ class Listing:
         remarks: messages for the user: files skipped, objects left out.
         duplicates: index of each input to leave out, mapped to the index of the first input with the same bytes; None
             if duplicates were not searched.
-        partition: ids, containers and rows of the inputs, if the source is an index; else None.
+        partition: ids, containers and rows of the inputs, if the source is a picstore index; else None.
         targets: value of ``--targets``, the forms of targets that the user named.
         maps: specifications of the attachments that are maps, by name without ``map:``, as the manifest holds them.
         alike: number of samples that have a metadata field called like a target field, such as ``boxes``, by field.

@@ -247,7 +247,7 @@ class PartsTask(Generic[T]):
 
 
 def list_parts(list_part: Callable[[T], FoundPart], parts: Sequence[T], engine: Engine | None) -> ListingBuilder:
-    """List parts of a source in their order, in 16 threads, because listing waits for a disk or a store.
+    """List parts of a source in their order, in up to 16 threads, because listing waits for a disk or a store.
 
     Args:
         list_part: a module-level function.

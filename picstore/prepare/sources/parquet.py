@@ -137,7 +137,7 @@ def _attached(sample: SourceSample, column: str, where: bytes) -> Input:
 
 
 def _join_extra(values: dict[str, Any], skipped: SkippedFields) -> None:
-    """Replace the column ``extra``, into which an export wrote a JSON object, by the members of this object."""
+    """Replace the value of ``extra``, a JSON object that `picstore export` wrote, by the members of the object."""
     inner = json_object(values.pop("extra").encode("utf-8", "surrogateescape"), skipped)
     if inner is None:
         skipped["column extra (not a JSON object)"] += 1

@@ -37,9 +37,9 @@ def list_recordio(location: Location, *, split: str | None = None) -> Listing:
 
     Files .idx are needed only to continue reading after a damaged record, and to know the number of missing records.
 
-    The label is that in the record's header, or the first label if the header has several. A label that is not an
-    integer is kept in the extra as ``label``, and several labels are kept there as ``labels``. Labels that describe
-    objects become boxes, and the label is −1.
+    The label is the first label in the record's header, which may have several. The extra keeps a label that is not an
+    integer as ``label``, and several labels as ``labels``. Labels that describe objects become boxes, and the label is
+    −1.
     """
     files = shard_files(location, *_SUFFIXES, split=split)
     empty = list[str]()

@@ -228,7 +228,7 @@ def _require_labels(folder: Location, pairs: Sequence[_Pair], notes: Mapping[str
 
 
 def _finish(one: Input, fields: set[str]) -> Input:
-    """Leave out polygons or keypoints if no input has any (they are not in ``fields``); set ``Input.targets``."""
+    """Remove from an input those of polygons and keypoints that are not in ``fields``; set ``Input.targets``."""
     if not one.extra:
         return one
     found: dict[str, Any] = json.loads(one.extra)

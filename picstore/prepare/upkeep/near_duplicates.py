@@ -39,7 +39,7 @@ MAX_DISTANCE = 11
 _BITS = 22  # number of bits of the widest of the three bands into which the search divides a hash
 _BANDS = ((0, 21), (21, 21), (42, _BITS))  # lowest bit and number of bits of each band of a hash
 
-# Tasks per worker: enough for even shares and for progress, but few, because each task opens the dataset by two reads.
+# Tasks per worker: enough for even shares and for progress, but few, because each task must open the dataset.
 _TASKS_A_WORKER = 8
 
 

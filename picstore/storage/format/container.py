@@ -50,8 +50,9 @@ class Container:
             images read by it are checked. None if ``buffer`` holds the payload, or the needed part of the payload.
         read_size: bytes that were read from storage; less than ``size`` for a container that was read in part.
         held: ``layout.ENTRY`` (n,), entries of the images in ``buffer``; ``index`` itself unless the container was read
-            in part. Then ``buffer`` holds an image's header, which states the stored height, and the tile rows that
-            were read; the entry has the height and segments of these rows, or length 0 if no row was read.
+            in part. In that case ``buffer`` holds an image's header, which states the stored height, and the rows of
+            restart tiles that were read; the entry has the height and segments of these rows, or length 0 if no row was
+            read.
         tops: int64 (n,), number of pixel rows of the stored image above the first row that ``held`` describes.
         causes: by record number, the damage with which :meth:`add_loss` marked the record as lost.
         records: in a copy by :meth:`extract`, the record number that belongs to each row of ``index``, ``good``,
