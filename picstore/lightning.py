@@ -19,11 +19,11 @@ MakeLoader: TypeAlias = Callable[..., Loader | DataMux]
 
 
 class DataModule(LightningDataModule):
-    """Data module whose Loaders a Lightning trainer uses; each process creates its own, for its rank and device.
+    """Data module of a Lightning trainer; each process creates its own Loaders, for its rank and device.
 
-    Lightning's checkpoints hold the position of the training loader; ``trainer.fit(..., ckpt_path=...)`` resumes with
-    the next batch, also if the number of processes has changed (see :meth:`picstore.Loader.load_state_dict`). Without a
-    checkpoint, the loaders' epoch is the trainer's.
+    Lightning's checkpoints hold the position of the training loader. ``trainer.fit(..., ckpt_path=...)`` resumes with
+    the next batch, even if the number of processes has changed (see :meth:`picstore.Loader.load_state_dict`). Without a
+    checkpoint, the loaders start at the trainer's epoch.
 
     Args:
         train, val, test, predict: functions that return a loader for the keyword arguments ``rank``, ``world_size`` and

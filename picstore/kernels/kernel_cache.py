@@ -115,9 +115,9 @@ class KernelCache:
 
 
 def _reduce(compiled: Any) -> tuple[Any, ...]:
-    """Return the parts of a compiled kernel to store: all but the ``Environment`` objects of numba's own functions.
+    """Return what to store of a compiled kernel: all but the ``Environment`` objects of numba's own functions.
 
-    Loading these environments would import numba's modules for arrays, which takes 15 ms.
+    Loading these objects would import numba's modules for arrays, which takes 15 ms.
     """
     *kept, environments = compiled._reduce()
     return *kept, tuple(each for each in environments if each.globals["__name__"].startswith("picstore"))
@@ -127,8 +127,8 @@ def _reduce(compiled: Any) -> tuple[Any, ...]:
 def cache_folders() -> tuple[Path | None, tuple[Path, ...]]:
     """Return the folder for new kernels, if any, and the folders in which to look for kernels, in this order.
 
-    Only the current user writes to the folder for new kernels. If several users share ``NUMBA_CACHE_DIR``, the first
-    user's folder there is ``picstore``; every other user has a folder too, and also reads from the first user's.
+    Only the current user writes to the folder for new kernels. In a ``NUMBA_CACHE_DIR`` that several users share, the
+    first user's folder is ``picstore``; every other user has another folder, and also reads from the first user's.
     """
     given = os.environ.get("NUMBA_CACHE_DIR")
     if given:
@@ -180,10 +180,10 @@ def _digest(key: bytes, payload: bytes) -> bytes:
 
 
 def read_trusted(path: Path) -> bytes:
-    """Read a file if only this user, root or the owner of picstore's files can have written it.
+    """Read a file that only this user, root or the owner of picstore's files can have written.
 
     Raises:
-        Unusable: another user owns the file or may write it, or it is not a regular file, or it is too large.
+        Unusable: another user owns the file or may write it, or the file is not a regular file or too large.
         OSError: the file cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -228,9 +228,9 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _remove_old(path: Path) -> None:
-    """Remove old files of the kernel whose new file is ``path``; keep ``path`` and the _KEPT newest other files.
+    """Remove a kernel's cache files except its new file ``path`` and the _KEPT newest of its old files.
 
-    Also remove the kernel's partial files that killed processes left behind.
+    Also remove partial files that killed processes left behind.
     """
     with contextlib.suppress(OSError):
         kernel = path.name.rpartition("-")[0]
@@ -249,10 +249,7 @@ def _file_digest(path: str) -> str:
 
 
 def _code_digest(function: Callable[..., Any]) -> str:
-    """Return a digest of a kernel's module and of all picstore modules that it imports, directly or indirectly.
-
-    A change to any other module leaves the cached machine code valid.
-    """
+    """Return a digest of a kernel's module and of all picstore modules that it imports, directly or indirectly."""
     if function.__module__.startswith("picstore."):
         return _source_digest(function.__module__)
     return _file_digest(function.__code__.co_filename) + hashlib.sha256(function.__code__.co_code).hexdigest()

@@ -58,14 +58,14 @@ def resample(
 
     Args:
         source: uint8 (height, width, 3), C-contiguous.
-        box: left, top, width, height of the region that becomes ``out``, in source pixels; may be fractional, and
-            reach beyond the image.
+        box: left, top, width, height of the region that becomes ``out``, in source pixels; may be fractional, and reach
+            beyond the image.
         clip: left, top, right, bottom in whole source pixels. The filter uses only pixels within the clip; pixels
-            outside of the image count as ``fill``. An output pixel whose center lies outside of the clip is ``fill``.
+            outside of the image count as ``fill``. An output pixel whose center is outside of the clip is ``fill``.
         out: uint8 (3, H, W), any strides.
-        interpolation: code of ``filters.py``.
+        interpolation: code of a filter, from ``filters.py``.
         antialias: whether to widen the filter if the box is larger than the output.
-        flips: whether to mirror the output left to right, and whether top to bottom.
+        flips: whether to mirror left to right, and whether to mirror top to bottom.
         fill: red, green, blue, 0 to 255.
 
     Raises:
@@ -98,9 +98,10 @@ def resample(
 
 @device_function
 def _source_range(first, count):
-    """Return the first source pixel that has a weight, the last + 1, and the largest ``count``.
+    """Return the first source pixel that has a weight, the last + 1, and the largest element of ``count``.
 
-    ``first`` and ``count`` are results of ``axis_weights``; ``first`` is changed to count from the range's first pixel.
+    ``first`` and ``count`` are results of ``axis_weights``; ``first`` is changed in place to count from the first pixel
+    returned.
     """
     low = 0
     high = 0
@@ -186,14 +187,14 @@ def _is_copy_box(size, box, clip, target):
 def resample_box(  # noqa: PLR0913 - a kernel's arguments are flat
     source, rows, box, clip, flips, interpolation, antialias, fill, target
 ):
-    """Resample as ``resample`` does, without its checks of shapes and dtypes; kernels may call this too.
+    """Resample as ``resample`` does, but without checks of shapes and dtypes; kernels may call this function.
 
     Args:
         source, box, clip, flips, interpolation, antialias, fill: as for ``resample``.
-        rows: three integers: the number of rows of the image, the address of a decoder that writes rows to ``source``
-            as they are needed, and the address of the decoder's state; both addresses are 0 for a decoded image. Row r
-            of the image is row r modulo len(source) of ``source``, which has at least ``most_taps`` rows plus those
-            that the decoder writes ahead.
+        rows: three integers: number of image rows, address of a decoder that writes rows to ``source`` on demand, and
+            address of the decoder's state. Both addresses are 0 for a decoded image. With a decoder, ``source`` is a
+            ring buffer: image row r is at r modulo len(source), which is at least ``most_taps`` plus the rows that the
+            decoder writes ahead.
         target: ``strided_image`` of the output.
 
     Returns:

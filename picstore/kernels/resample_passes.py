@@ -39,11 +39,11 @@ def _sum_rows(memory: VectorMemory, rows: Any, weights: Any, pairs: Any, offset:
     """Compute _SAMPLES samples of a row in the vertical pass, with 6 fractional bits.
 
     Args:
-        rows: address of an array with the addresses of the source rows, uint64.
+        rows: address of an array of the source rows' addresses, uint64.
         weights: address of the source rows' weights, int16.
         pairs: number of pairs of source rows.
-        offset: offset in each source row of the first sample.
-        line: address at which the samples are stored, int16.
+        offset: offset in bytes of the first sample in each source row.
+        line: address at which to store the samples, int16.
     """
     parts = range(0, _SAMPLES, 16)
 
@@ -73,12 +73,12 @@ def sum_output_row(source, low, first, count, weights, rows, line):
     """Compute a row of the vertical pass, from source pixel ``low`` on, with 6 fractional bits.
 
     Args:
-        source: uint8 (rows, width, 3); row r of the image is at r modulo the number of rows.
-        low: first pixel to take of a source row.
-        first, count: index of the first source row in the image, and number of source rows.
+        source: uint8 (rows, width, 3), a ring buffer: image row r is at r modulo the number of rows.
+        low: first pixel used of each source row.
+        first, count: index in the image of the first source row, and number of source rows.
         weights: weights of the source rows, int16, followed by zeros.
-        rows: uint64 (at least count + 1,), memory to work in.
-        line: int16, receives the samples.
+        rows: uint64 (at least count + 1,), scratch memory.
+        line: int16, to which the samples are written.
     """
     begin, stride = _u64(source.ctypes.data + 3 * low), 3 * source.shape[1]
     for k in range(count):
@@ -123,9 +123,9 @@ def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) 
 
 @device_function
 def interleave(lines, width, columns, group):
-    """Transpose 8 rows of ``width`` pixels to the columns of a block, from row 8 * ``group`` on.
+    """Transpose 8 rows of ``width`` pixels to the columns of a block, from the block's row 8 * ``group`` on.
 
-    Up to PIXELS - 1 more columns are written.
+    Up to PIXELS - 1 columns after these are overwritten.
     """
     source, target = _u64(lines.ctypes.data), _u64(columns.ctypes.data + 6 * GROUP * group)
     for x in range(0, width, PIXELS):
@@ -140,9 +140,9 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
         column: address of the first source column, int16 (COLUMN,).
         weights: address of the source columns' weights, int16.
         pairs: number of pairs of source columns.
-        begin: address of the sums' initial values, int32 (COLUMN // 2,); each is for two samples, which are 4 places
+        begin: address of the sums' initial values, int32 (COLUMN // 2,). Each value is used for two samples, 4 places
             apart.
-        out: address at which the output column is stored, uint8 (COLUMN,).
+        out: address at which to store the output column, uint8 (COLUMN,).
     """
     parts = range(0, 2 * COLUMN, 32)  # offsets in bytes of vectors of 16 samples in a column
 
@@ -168,10 +168,10 @@ def _sum_columns(memory: VectorMemory, column: Any, weights: Any, pairs: Any, be
 
 @device_function
 def sum_output_columns(columns, axis, taps, flip, fill, total, block):
-    """Compute all output columns of a block, uint8, as weighted sums of the source columns (horizontal pass).
+    """Compute all output columns of a block, uint8, as weighted sums of source columns: the horizontal pass.
 
-    ``axis`` has each output column's first source column, weights and missing weight, as ``axis_weights`` returns them.
-    ``taps`` is the largest number of source columns of an output column; ``total`` is memory to work in.
+    ``axis`` is a result of ``axis_weights``: each output column's first source column, weights and missing weight.
+    ``taps`` is the largest number of source columns of an output column. ``total`` is scratch memory.
     """
     first, weights, missing = axis
     source, target, begin = _u64(columns.ctypes.data), _u64(block.ctypes.data), _u64(total.ctypes.data)
@@ -205,8 +205,8 @@ def write_rows(block, rows, target, top, bottom):
     """Write the columns of a block as rows of the output.
 
     Args:
-        block: uint8 (at least the output's width rounded up to PIXELS, COLUMN).
-        rows: uint8 (8, at least the output's width rounded up to PIXELS), memory to work in.
+        block: uint8 (columns, COLUMN), where columns is at least the output's width rounded up to PIXELS.
+        rows: uint8 (8, columns), scratch memory.
         target: ``strided_image`` of the output.
         top, bottom: first row of the output to write, and last + 1.
     """

@@ -132,7 +132,7 @@ class Vector:
     def interleaved_sums(self, other: Vector, factors: Vector) -> list[Vector]:
         """Interleave two 256-bit vectors of int16; return :meth:`sums_of_products` with ``factors`` for both halves.
 
-        For CPUs other than x86 the same sums are computed without interleaving.
+        CPUs other than x86 compute the same sums without interleaving.
         """
         if _X86:
             return [mixed.sums_of_products(factors) for mixed in self.interleaved(other)]
@@ -144,7 +144,7 @@ class Vector:
     def packed(self, other: Vector) -> Vector:
         """Clamp the elements of two 256-bit vectors to integers of half as many bits, and join them in one vector.
 
-        Each 128 bits of the result hold 64 bits of this vector, then 64 bits of the other.
+        Each 128 bits of the result hold 64 bits of this vector, then 64 bits of ``other``.
         """
         count, bits = self.value.type.count, self.value.type.element.width
         if _X86:
@@ -260,9 +260,9 @@ def transposed(rows: list[Vector]) -> list[Vector]:
 
 
 def vector_function(arity: int, *, returns: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that compiles a function of ``VectorMemory`` and ``arity`` uint64 arguments into its callers.
+    """Return a decorator that inlines a function of ``VectorMemory`` and ``arity`` uint64 arguments into its callers.
 
-    If ``returns`` is true, the function returns an integer of 64 bits.
+    With ``returns``, the function returns an integer of 64 bits.
     """
     signature = (types.uint64 if returns else types.void)(*[types.uint64] * arity)
     return lambda function: intrinsic_function(

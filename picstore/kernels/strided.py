@@ -16,10 +16,10 @@ _u64 = np.uint64
 
 
 def strided_image(image: Array) -> StridedImage:
-    """Describe an array for a kernel by address, strides in bytes and shape. The caller keeps the array alive.
+    """Describe an array for a kernel by address, strides in bytes and shape; the caller must keep the array alive.
 
     Returns:
-        int64: (address, 3 strides, 3, height, width); for a single plane, (address, 2 strides, height, width).
+        int64: address, 3 strides, 3, height, width; for a single plane: address, 2 strides, height, width.
     """
     return np.array([image.__array_interface__["data"][0], *image.strides, *image.shape], np.int64)
 

@@ -49,8 +49,9 @@ _MAX_CONFLICTS = 1000
 def append(listing: Listing, destination: Where, options: ConvertOptions, *, resume: bool = False) -> ConversionResult:
     """Convert every input of a source, and append the records to a dataset, with ids above the existing ids.
 
-    Labels are matched by class name if source and dataset have names; new names follow the existing names. Return the
-    manifest of the whole dataset, and the new inputs' counts by status. Errors are those of :func:`picstore.append`.
+    If source and dataset have class names, labels are matched by name, and new names follow the existing names. Return
+    the manifest of the whole dataset, and the counts of the new inputs by status. Errors are those of
+    :func:`picstore.append`.
     """
     require_no_partition(listing)
     clock = begin_clock(options)
@@ -115,7 +116,7 @@ def _finish_append(job: Job, written: Mapping[int, ledger.WrittenFragment]) -> C
 def _publish_append(
     job: Job, summaries: list[FileSummary], event: dict[str, Any], count: Callable[..., RecordCounts | None]
 ) -> Manifest:
-    """Publish a manifest that adds an append's files; raise Conflict if another edit is published at the same moment.
+    """Publish a manifest that adds an append's files; raise Conflict if another process published an edit meanwhile.
 
     ``count(fields=…, relabel=…)`` counts the append's records, as :func:`join_row_counts` does.
     """
@@ -167,7 +168,7 @@ def _last_lines(job: Job) -> list[ledger.LedgerLine]:
 
 
 def _join_classes(manifest: Manifest, listing: Listing) -> tuple[tuple[str, ...], Sequence[Input]]:
-    """Join a dataset's and a source's class names; return the joined names, and inputs whose labels index these names.
+    """Join the class names of dataset and source; return the joined names, and inputs whose labels index these names.
 
     Raise UsageError if the source's attachments or classes do not fit those of the dataset.
     """
@@ -225,9 +226,9 @@ def _is_last_append(manifest: Manifest, job: Job) -> bool:
 
 
 def _next_file(root: Location, manifest: Manifest) -> int:
-    """Return a file number above the numbers of all files in the dataset's folder, even of an abandoned append.
+    """Return a number above all file numbers in the dataset's folder, including those of an abandoned append.
 
-    The manifest's files are considered too, because an object store may list new files late.
+    The manifest's file numbers are considered too, because an object store may list new files late.
     """
     names = [name.rpartition("/")[2].removesuffix(".pic") for name, _ in root.files() if name.endswith(".pic")]
     numbers = [int(name) for name in names if name.isdecimal()]

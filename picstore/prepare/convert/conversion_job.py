@@ -43,9 +43,10 @@ class ConvertOptions:
     """Options that convert, append and retry share.
 
     Attributes:
-        workers: number of worker processes, or an engine; the dataset's bytes do not depend on this.
+        workers: number of worker processes, or an engine that runs tasks; the dataset's bytes do not depend on the
+            workers.
         image_timeout: seconds for decoding and encoding one image; an image that takes longer fails. 0 sets no limit.
-        references: folder of the images that an index refers to; None to store the images in the dataset.
+        references: folder of the images, for an index (dataset that refers to images); None to store the images.
     """
 
     encode: EncodeSettings
@@ -67,11 +68,11 @@ class Job:
 
     Attributes:
         root: folder of the dataset.
-        listing: listing of the source, whose labels are indices of the dataset's classes.
+        listing: inputs of the source; their labels are indices of the dataset's classes.
         settings: settings that the manifest's provenance records; a job can be resumed only with equal settings.
         saved: content of the job file: ``settings``, and values chosen when the job began, such as the number of rows.
-        shard: shard whose rows this run converts; None to convert all rows.
-        reuse: whether to copy records from rows' previous files, which ``convert --retry-failed`` saved.
+        shard: shard whose rows this run converts; None for all rows.
+        reuse: whether to copy records from the rows' previous files, which ``convert --retry-failed`` saved.
     """
 
     root: WritableLocation
@@ -141,8 +142,8 @@ class Job:
     def run(self, clock: StageClock, finish: Finish) -> ConversionResult:
         """Convert the unfinished rows of this locked job; then call ``finish`` to build the dataset.
 
-        The job of a shard does not call ``finish``, because ``merge_shards`` builds the dataset from all shards. Raise
-        PicstoreError if the worker process that converts a row keeps dying.
+        The job of a shard does not call ``finish``, because ``merge_shards`` builds the dataset. Raise PicstoreError if
+        worker processes repeatedly die at the same row.
         """
         with make_position_folder(self.root) as position_folder:
             if self.shard is None:
@@ -266,7 +267,7 @@ def convert(
     """Convert every input of a source into a new dataset; the ledger lists inputs that fail.
 
     Arguments and errors are those of :func:`picstore.convert`. With ``shard``, only the shard's rows are converted;
-    ``merge_shards`` builds the dataset once all shards are converted.
+    ``merge_shards`` later builds the dataset from all shards.
     """
     if listing.partition is not None:
         if shard is not None or listing.duplicates is not None:

@@ -40,12 +40,12 @@ _MAX_SIZE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GroupedInput:
-    """Input with its id, its bytes, and the result of converting it together with the other inputs of a group.
+    """Input with its id, its bytes, and the result of trying to convert it without loss.
 
     Attributes:
-        data: bytes of the input, or the error of reading the input; None if it is still to be read.
-        made: training JPEG, or the reason why a conversion without loss is impossible; None if the group did not try
-            to convert the input, such as a large input.
+        data: bytes of the input, or the error of reading the input; None if the input is still to be read.
+        made: training JPEG, or the reason why a conversion without loss is impossible; None if it was not tried, as for
+            a large input.
     """
 
     id: int
@@ -63,9 +63,9 @@ def group_inputs(
     """Read inputs in groups, try to make a training JPEG of each without loss, and yield all inputs in order.
 
     Args:
-        numbered: ids and inputs.
-        read: function that reads an input's bytes, given the input's id and the input.
-        skipped: function that returns whether the input with a given id is to be yielded unread.
+        numbered: pairs of id and input.
+        read: function that reads an input's bytes, given its id and the input.
+        skipped: function that returns, given an id, whether to yield the input unread.
     """
     group: list[tuple[int, Input, bytes | ImageError | None]] = []
     size = 0
@@ -101,7 +101,7 @@ class InputRecord:
 
     Attributes:
         source_bytes: number of bytes of the input.
-        referenced: for a record of an index, the number of bytes of image and attachments in the source; else 0.
+        referenced: number of bytes of image and attachments in the source, if the record refers to its image; else 0.
     """
 
     record: Record
@@ -123,13 +123,13 @@ def make_input_record(
 
     Args:
         read: function that reads the bytes of attachments, and of the input if ``group_inputs`` has not read it.
-        image_timeout: seconds for decoding and encoding the image; 0 for no limit.
+        image_timeout: seconds for decoding and encoding; 0 for no limit.
         references: folder of the source's files, for a record that refers to its image; None to store the image.
-        maps: specifications of the attachments that are maps, by name.
+        maps: specifications of maps, by attachment name.
 
     Raises:
         ImageError: the image or an attachment cannot be read or converted.
-        UsageError: the extra is too large.
+        UsageError: the extra (JSON metadata) is too large.
     """
     source = each.source
     data = read(source) if each.data is None else each.data
@@ -211,8 +211,8 @@ def convert_sample(
 ) -> int | None:
     """Convert an input without writing anything, to learn how many bytes its record would have.
 
-    ``task`` is the input's index, the input, encode settings, the time limit in seconds, and specifications of maps.
-    Return the size in bytes of the training JPEG and attachments, or None if the input fails.
+    ``task`` holds the input's index, the input, its encode settings, the time limit in seconds, and specifications of
+    maps by name. Return the size in bytes of training JPEG plus attachments, or None if the input fails.
     """
     _number, source, encode, image_timeout, maps = task
     try:

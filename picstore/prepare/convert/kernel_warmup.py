@@ -13,9 +13,9 @@ from picstore.prepare.image.encode_settings import EncodeSettings, Size
 
 
 def start_fork_server(encode: EncodeSettings, *first: str) -> None:
-    """Start the fork server, which loads the kernels that ``encode`` needs, after compiling kernels if necessary.
+    """Start the fork server, which compiles the kernels that ``encode`` needs, if necessary, and loads them.
 
-    The server calls the functions ``first``, written ``module:function``, before it loads the kernels.
+    Before that, the server calls the functions ``first``, written ``module:function``.
     """
     loaders = [f"{__name__}:{load.__name__}" for load in _loaders(encode)]
     worker_processes.start_fork_server("picstore.prepare.convert.rows", *first, *loaders)

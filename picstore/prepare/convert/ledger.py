@@ -40,9 +40,9 @@ class LedgerLine:
     Attributes:
         reason: why the image was re-encoded, or why the input failed.
         source_bytes, bytes: sizes of the source image and of its JPEG; both 0 for failed inputs and duplicates.
-        of: for a duplicate, the id of the first input with the same bytes.
-        lost: for a damaged file that does not state how many samples it holds, the estimated number of its samples
-            that have no ledger line.
+        of: id of the first input with the same bytes, for a duplicate.
+        lost: estimated number of samples without a ledger line, for a damaged file that does not state its number of
+            samples.
     """
 
     input: str
@@ -63,8 +63,8 @@ _TYPES = [str, int, str, str, int, int]
 def source_format(status: str, reason: str) -> str:
     """Derive the format of a converted input from its ledger line: ``JPEG``, ``progressive JPEG``, ``PNG``, ….
 
-    If the input was re-encoded because of its format, ``reason`` begins with the format. Inputs with other reasons,
-    such as "resize", are JPEGs.
+    ``reason`` begins with the format if the input was re-encoded for its format. With any other reason, such as
+    "resize", the input is a JPEG.
     """
     if status == LOSSLESS or reason in ("", "rotated by EXIF", "resize", "--reencode"):
         return "JPEG"
@@ -82,7 +82,7 @@ class Tally:
 
     Attributes:
         status, reasons: number of inputs by status, and by (status, reason).
-        sources, jpegs: bytes of the source images and of their JPEGs, by (status, reason).
+        sources, jpegs: bytes of the source images, and bytes of their JPEGs, by (status, reason).
         lost: estimated number of samples without ledger lines, because their files are damaged.
     """
 
@@ -207,7 +207,7 @@ def finished_rows(root: Location, rows: int) -> list[int]:
 def read_lines(path: Location, *, skip_damaged: bool = False) -> Iterator[LedgerLine]:
     """Read the lines of a ledger or of a ledger fragment.
 
-    If a line is damaged, skip it with a warning if ``skip_damaged`` (for callers that only count), else raise Corrupt.
+    A damaged line raises Corrupt; with ``skip_damaged``, for callers that only count, it is skipped with a warning.
     """
     for number, text in enumerate(path.lines(), start=1):
         if (line := _parse(text)) is not None:
@@ -228,8 +228,8 @@ def read_earlier_lines(path: Location, first_id: int) -> bytes:
 def read_fragments(root: Location, rows: Iterable[int]) -> Iterator[bytes]:
     """Yield the bytes of the ledger fragments of the finished rows ``rows``, in this order.
 
-    Large fragments are read one after the other, because reading 32 fragments of 6 MB concurrently took 300 MiB. Rows
-    have about the same number of inputs, so if one fragment is large, all are.
+    Large fragments are read one after the other, because reading 32 fragments of 6 MB concurrently took 300 MiB. If one
+    fragment is large, all are, because rows have about the same number of inputs.
     """
     waiting = iter(rows)
     for row in waiting:
@@ -254,8 +254,8 @@ def write_ledger(
 ) -> list[Tally]:
     """Write ``ledger.jsonl``: the lines ``earlier``, then the fragments of all rows; return the tally of each row.
 
-    ``written`` has, by row, the tally and checksum of each fragment that this run wrote. A fragment with this checksum
-    is not parsed to compute its tally, which saves 7 µs per line.
+    ``written`` has, by row, the tally and checksum of each fragment that this run wrote. A fragment that still has this
+    checksum is not parsed, which saves 7 µs per line.
     """
     tallies = []
     out = (root / LEDGER).create()
