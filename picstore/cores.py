@@ -13,8 +13,8 @@ _PROC = Path("/proc/self")
 def count_cores() -> int:
     """Return the number of cores that this process may use, by its CPU affinity and its control groups' CPU quotas.
 
-    A quota is rounded up: 1.5 cores count as 2, half a core as 1. From Python 3.13 on, the environment variable
-    ``PYTHON_CPU_COUNT``, if set, takes the place of the affinity.
+    A quota is rounded up: 1.5 cores count as 2. From Python 3.13 on, the environment variable ``PYTHON_CPU_COUNT``, if
+    set, replaces the affinity.
     """
     if hasattr(os, "process_cpu_count"):
         cores = os.process_cpu_count() or 1
@@ -27,7 +27,7 @@ def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
     """Yield the CPU quotas, in cores, of a process's control group and of all groups above it.
 
     Both versions of control groups are supported; systems other than Linux have no quotas. See docs.kernel.org,
-    "Control Group v2", "CPU Interface Files", and "CFS Bandwidth Control".
+    "Control Group v2" and "CFS Bandwidth Control".
 
     Args:
         proc: folder with the process's files ``cgroup`` and ``mountinfo``, such as /proc/self.
@@ -51,7 +51,8 @@ def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
 def _quotas_above(root: str, mounted: Path, group: str) -> Iterator[float]:
     """Yield the CPU quotas, in cores, of control group ``group`` and of all groups above it, up to group ``root``.
 
-    In a container, ``group`` may be a path on the host that is not below ``root``; then only ``root`` is read.
+    In a container, ``group`` may be a path of the host that is not below ``root``; then only the quota of ``root`` is
+    yielded.
 
     Args:
         root: path, in the hierarchy of control groups, of the group whose folder is ``mounted``.

@@ -47,7 +47,7 @@ class Damage(PicstoreError):
 
     Attributes:
         what: description of the problem.
-        file: name, path or URL of the damaged file, as messages show it.
+        file: name, path or URL of the damaged file, for messages.
         offset: byte offset of the damage in the file.
     """
 
@@ -92,10 +92,10 @@ class NotTranscodable(ImageError):
 class TooManyFailures(PicstoreError):
     """Error because more inputs of a conversion, or images of ``map``, failed than ``max_errors`` allows.
 
-    A conversion has nevertheless written a dataset of all other inputs; ``map`` has not written the column.
+    A conversion has nevertheless written a dataset of the inputs that did not fail; ``map`` has not written the column.
 
     Attributes:
-        result: the ``picstore.results.ConvertResult`` of the dataset; None if no image, and so no dataset, was written.
+        result: the ``picstore.results.ConvertResult`` of the dataset; None if no dataset was written.
     """
 
     exit_code = 3
@@ -115,7 +115,7 @@ def counted(number: int, noun: str, verb: str = "") -> str:
 
 
 def missing_extra(need: str, extra: str) -> MissingDependency:
-    """Return the error to raise if a library is not installed, with the command that installs it in the message.
+    """Return the error to raise if a library is not installed; its message has the command that installs the library.
 
     Args:
         need: first half of the message, such as ``"an Arrow table needs pyarrow"``.

@@ -35,7 +35,8 @@ def start_helper(
         main: function to run, as ``module:function``; the function has no parameters.
         arguments: strings that the function finds in ``sys.argv[1:]``.
         descriptors: file descriptors that the process inherits.
-        last_words: descriptor of a file for an uncaught exception's traceback, or a crash's stacks; None for stderr.
+        last_words: descriptor of a file that takes the traceback of an uncaught exception, or the stacks of all threads
+            after a crash; None for stderr.
         without: modules that the process cannot import until it calls :func:`allow_imports`.
         environment: environment variables to add to those of this process.
         options: options of ``subprocess.Popen``.
@@ -62,8 +63,8 @@ def allow_imports(names: Sequence[str] = NUMBA_EXTRAS) -> None:
 def module_folders() -> list[str]:
     """Return the folders in which a started process must look for modules: this process's ``sys.path``, absolute.
 
-    The working directory is included only if ``sys.path`` has it, as in notebooks and ``python -c``. It is last, so
-    that the user's modules are found there but cannot hide modules of Python or of packages.
+    The working directory is included only if ``sys.path`` has it, as in notebooks and ``python -c``. It comes last,
+    because its modules must not hide modules of Python or of packages.
     """
     here = [each for each in sys.path if each in ("", ".")]
     others = [os.path.abspath(each) for each in sys.path if isinstance(each, str) and each not in ("", ".")]  # noqa: PTH100

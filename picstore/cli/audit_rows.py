@@ -31,7 +31,7 @@ def answer(
     unseen: bool,
     csv: str | os.PathLike[str] | None,
 ) -> AuditResult:
-    """Return the result rows that the options of ``picstore audit`` request, or write these rows to the file ``csv``.
+    """Return the rows that the options of ``picstore audit`` request, or write the rows to the file ``csv``.
 
     Raise UsageError if options contradict each other, or if there are too many rows to return.
     """
@@ -86,10 +86,10 @@ def answer(
 
 
 def _parse_steps(text: str | None, last: int) -> tuple[int, int]:
-    """Parse ``A:B``, ``A:``, ``:B`` or ``A``; return the first step, and the step after the last step.
+    """Parse ``A:B``, ``A:``, ``:B`` or ``A``; return the first step, and the last step + 1.
 
     None stands for all steps. ``last`` is the number of steps before the checkpoint. Raise UsageError if the text has
-    another form, or names a step from ``last`` on.
+    another form, or names step ``last`` or a later step.
     """
     begin, colon, end = (text if text is not None else ":").partition(":")
     numbers = [each.strip() for each in (begin, end)]

@@ -34,11 +34,11 @@ def convert(
 
     Every image becomes a baseline JPEG with restart markers. A JPEG that is baseline, upright, of a usual sampling and
     not resized keeps its coefficients. DST/ledger.jsonl lists the status of every input; an input that fails is left
-    out and does not stop the conversion. With ``measure`` there is no DST, and nothing is written.
+    out and does not stop the conversion. With ``measure`` there is no DST, and nothing is converted.
 
     Args:
-        measure: encode N images (200 if N is omitted) at several qualities and subsamplings, print PSNR, SSIM and
-            bytes, and convert nothing.
+        measure: encode N images (200 if N is omitted) at several qualities and subsamplings, and print PSNR, SSIM and
+            bytes.
         plot: SVG file for a plot of ``measure``; needs picstore[plot].
     """
     from picstore.verbs.convert import convert as make_dataset
@@ -91,13 +91,13 @@ def audit(
         checkpoint: see :func:`picstore.audit`.
         dataset: see :func:`picstore.audit`.
         steps: list the samples of steps A to B - 1, counted from 0 through all epochs; with ids or paths, look for
-            these images in these steps only.
+            these images only in steps A to B - 1.
         id: id of an image to look for; may be repeated.
         ids: file of ids to look for, one per line.
         path: path of an image to look for, in the source that was converted; may be repeated.
         counts: list how often each image was drawn.
         unseen: list the images that were not drawn yet.
-        csv: file to write the list to; in a file, the list may have any length.
+        csv: file to write the list to, which may then have any length.
     """
     from picstore.cli.audit_rows import answer
     from picstore.verbs.audit import audit as audit_state
@@ -124,7 +124,8 @@ def bench(
 ) -> Result:
     """Measure how fast this machine loads DATASET, stage by stage, and name the slowest stage.
 
-    The transforms are RandomResizedCrop and RandomHorizontalFlip. Files that were read before may be in the page cache.
+    The transforms are RandomResizedCrop and RandomHorizontalFlip. Files that were read before may be in the page cache,
+    and then load faster.
 
     Args:
         images: number of images to measure.
@@ -163,9 +164,9 @@ def bench(
 def view(dataset: Where, other: Where | None = None, *, open: bool = False, **options: Any) -> None:
     """Show DATASET on a web page of this machine, with OTHER beside it.
 
-    The command prints the address, which holds a token, and serves until it is interrupted. The server changes nothing,
-    and listens only on the loopback interface; for a remote machine use ssh -L PORT:127.0.0.1:PORT. With OTHER, a page
-    compares both datasets: classes, sizes, qualities, and images that both have.
+    The command prints the address, which holds a token, and serves the page until it is interrupted. The server changes
+    nothing, and listens only on the loopback interface; for a remote machine use ssh -L PORT:127.0.0.1:PORT. With
+    OTHER, a page compares both datasets: classes, sizes, qualities, and images that both have.
 
     Args:
         open: open the page in the browser of this machine.
@@ -193,8 +194,8 @@ def view(dataset: Where, other: Where | None = None, *, open: bool = False, **op
 def _ending_at_once() -> Iterator[None]:
     """Let SIGINT and SIGTERM end the process immediately during the ``with`` block, in which nothing needs cleaning up.
 
-    Signal handlers that raise an exception do not suffice, because some modules, such as numba, discard exceptions
-    that are raised during their import.
+    Signal handlers that raise an exception do not suffice: some modules, such as numba, discard an exception that is
+    raised while they are imported.
     """
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -93,7 +93,7 @@ def load_verb(verb: str) -> Callable[..., Any]:
 def _functions(verb: str) -> list[Callable[..., Any]]:
     """Return the functions whose parameters a verb's command has; the command calls the first of them.
 
-    The second function, if any, is the verb's, to which the first passes its ``**options``.
+    The second function, if any, is the verb's; the first function passes its ``**options`` to the second.
     """
     own = getattr(command_functions, verb, None)
     if own is None:
@@ -209,7 +209,7 @@ def _texts(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def _for_shell(text: str, names: Mapping[str, str]) -> str:
-    """Replace Python's names in a docstring's text by the shell's, such as ``max_errors`` by ``--max-errors``.
+    """Replace the names of parameters in a docstring by the shell's names, such as ``max_errors`` by ``--max-errors``.
 
     ``names`` maps each parameter to the name of its option or positional argument.
     """

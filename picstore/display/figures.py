@@ -46,13 +46,13 @@ class Tile:
     Attributes:
         pixels: uint8 (h, w, 3), at full or reduced size.
         title: text to print above the image.
-        size: width and height of the full-size image, to whose pixels all coordinates refer; by default those of
-            ``pixels``.
-        boxes: left, top, right and bottom of boxes, float64 (k, 4).
-        names: names of the k boxes, or an empty sequence.
-        outlines: polygons, each an array of the x and y of its corners, float64 (p, 2).
+        size: width and height of the full-size image, by default those of ``pixels``. The coordinates below are in
+            pixels of the full-size image.
+        boxes: left, top, right and bottom of k boxes, float64 (k, 4).
+        names: names of the boxes, or an empty sequence.
+        outlines: polygons, each an array of its corners' x and y, float64 (p, 2).
         points: x and y of keypoints, float64 (m, 2).
-        mask: segmentation mask, integers (h, w); each value is drawn in a color of its own, and 0 is transparent.
+        mask: segmentation mask, integers (h, w); each value has its own color, and 0 is transparent.
     """
 
     pixels: U8
@@ -117,7 +117,7 @@ def require_matplotlib() -> None:
 def draw_qualities(rows: Sequence[dict[str, Any]], *, title: str) -> bytes:
     """Draw PSNR and SSIM by mean bytes per image, as SVG: a line per chroma subsampling, a point per JPEG quality.
 
-    On the logarithmic axis of bytes, qualities are about evenly spaced. ``rows`` are ``QualityReport.rows``, not empty.
+    ``rows`` are ``QualityReport.rows``, not empty. The axis of bytes is logarithmic.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure

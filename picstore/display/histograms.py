@@ -30,8 +30,8 @@ class Histogram:
     Attributes:
         edges: edges of the bins; each bin includes its lower edge, the last bin also its upper edge. Empty if values
             are counted.
-        values, names: counted values and their names; empty if the values are in bins.
-        counts: number of counted records by bin or value; in the viewer only of records that match the filter.
+        values, names: counted values and their names; empty if records are counted by bin.
+        counts: number of counted records by bin or value; the viewer counts only records that match its filter.
         totals: number of all records by bin or value.
         others: number of distinct values that ``values`` leaves out.
     """
@@ -51,7 +51,7 @@ class Binned:
 
     Attributes:
         numbers: index of each record's bin, integers (n,); −1 if the record has no bin.
-        shown: indices of the bins that a histogram lists, in the order of the list.
+        shown: indices of the bins that a histogram lists, in the histogram's order.
         empty: histogram with the bins' edges or values, but without counts.
     """
 
@@ -68,7 +68,8 @@ class Binned:
     def count(self, positions: Array | None = None, whole: Histogram | None = None) -> Histogram:
         """Return the histogram of the records at ``positions``, by default of all records.
 
-        The result's ``totals`` are those of ``whole``, the histogram of all records, or else the result's ``counts``.
+        ``whole`` is the histogram of all records, from which the result copies ``totals``. Without ``whole``,
+        ``totals`` are the result's ``counts``.
         """
         chosen = self.numbers if positions is None else self.numbers[positions]
         size = int(self.shown.max(initial=-1)) + 1
@@ -103,7 +104,7 @@ def bin_edges(values: Array, bins: int = _BINS) -> F64:
 
 
 def _by_value(name: str, values: Array, names: Sequence[str]) -> Binned:
-    """Divide a column into a bin for each distinct value, of which a histogram lists only the most frequent ones.
+    """Divide a column into one bin per distinct value; a histogram lists only the most frequent values.
 
     ``values`` are indices in ``names``; a value outside of ``names`` is listed with an empty name.
     """
@@ -144,7 +145,8 @@ def summarize_sizes(columns: Mapping[str, Array], *, bins: int = _BINS) -> dict[
 def histogram_lines(histograms: Mapping[str, Mapping[str, Any]], *, containers: int) -> Iterator[str]:
     """Yield the printed lines of an ``InfoResult``'s histograms: for each histogram a title, and a line per bar.
 
-    The title states how many containers were counted, unless all ``containers`` of the dataset were.
+    A title states the number of counted containers (blocks of about 8 MiB of records), unless the histogram counts all
+    ``containers`` of the dataset.
     """
     for name, histogram in histograms.items():
         counts = histogram["counts"]

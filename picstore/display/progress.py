@@ -79,7 +79,7 @@ def open_display(verb: str, progress: ProgressOption, *, as_json: bool = False) 
 def has_bar() -> bool:
     """Return whether a progress bar can be drawn: stderr is a terminal, or Python runs in a notebook with ipywidgets.
 
-    In a notebook without ipywidgets, progress is shown by lines, after one line that says what is needed for a bar.
+    In a notebook without ipywidgets, print once that a bar needs them.
     """
     from rich.console import Console
 
@@ -224,10 +224,10 @@ class Callback(Silence):
 
 
 class Lines(Silence):
-    """Display that prints a line on stderr when a stage begins, and lines at regular intervals from its own thread.
+    """Display that prints a line on stderr when a stage begins, and further lines at regular intervals from a thread.
 
     Args:
-        as_json: whether to print each report as a JSON object.
+        as_json: whether to print each line as a JSON object.
         interval: seconds between two lines; INTERVAL by default.
     """
 

@@ -31,8 +31,8 @@ _ONES, _TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 def search_code(accumulator, ranges, symbols, shortest):
     """Return symbol | length << 8 of the code in the accumulator's highest bits (T.81, F.2.2.3), or 0 without a code.
 
-    ``ranges`` and ``symbols``: addresses of a Huffman table's arrays with the layout that
-    ``transcode_lookup.make_lookups`` describes. ``shortest``: number of bits of the shortest codes to try.
+    ``ranges`` and ``symbols`` are addresses of a Huffman table's rows in the arrays of
+    ``transcode_lookup.make_lookups``. ``shortest`` is the number of bits of the shortest codes to try.
     """
     for length in range(shortest, MAX_CODE_BITS + 1):
         code = np.int64(accumulator >> _u64(64 - length))
@@ -93,14 +93,15 @@ def unstuff(address, size, start, flat, segments):
     """Copy entropy-coded data without stuffed zeros and restart markers (T.81, B.1.1.5).
 
     Args:
-        address, size: the JPEG; not an array, because numba would compile a second version for read-only arrays.
+        address, size: address and size in bytes of the JPEG; not an array, because numba would compile a second version
+            for read-only arrays.
         start: offset of the data in the JPEG.
         flat: uint8, takes the data; at least as long as the rest of the JPEG.
         segments: int64, takes the offset of each restart segment in ``flat``, and the end of the last segment.
 
     Returns:
         Three integers: the number of segments, or a negative code of damage; the number of bytes in ``flat``; and the
-        offset at which the data ends: at a marker, at fill bytes before a marker, or at the end of the JPEG.
+        offset in the JPEG at which the data ends: at a marker, at fill bytes before a marker, or at the JPEG's end.
     """
     source, n = array_at(address, size, np.uint8), size
     offset = start
@@ -144,12 +145,13 @@ def unstuff_segment(source, size, readable, target):
     """Copy a restart segment without its stuffed zeros.
 
     Args:
-        source, size: address and size of the segment, without the marker that ends it; it may end in fill bytes.
+        source, size: address and size of the segment, without the marker that ends it. The segment may end in fill
+            bytes.
         readable: number of readable bytes at ``source``.
         target: address of ``size`` + 64 writable bytes.
 
     Returns:
-        Number of bytes of the segment that were written, or BAD_MARKER.
+        Number of bytes written that belong to the segment, or BAD_MARKER.
     """
     offset = out = 0
     while True:

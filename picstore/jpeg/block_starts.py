@@ -52,7 +52,7 @@ def describe_scan(row, flat, segments, blocks, tables, starts, mcus):
     """Fill a scan's row; a kernel, because NumPy takes 1.2 µs to return the address of an array.
 
     Args:
-        row: row of the scan, int64 (SCAN_COLUMNS,).
+        row: int64 (SCAN_COLUMNS,), takes the description of the scan.
         flat, segments, blocks, tables, starts: arrays whose addresses the row takes; callers keep the arrays alive.
         mcus: number of MCUs in a segment, and number of MCUs in the scan.
     """
@@ -69,9 +69,9 @@ def find_block_starts(scans):
     """Find the bit at which each block of each scan begins, and the block's DC difference.
 
     Args:
-        scans: rows that :func:`describe_scan` has filled. For each segment, the kernel writes to the array at STARTS a
-            note of each block (see POSITION_SHIFT), then a note of the bit at which the last block ends. It sets DAMAGE
-            to 0, or to a code if the scan is damaged.
+        scans: int64 (scans, SCAN_COLUMNS), rows that :func:`describe_scan` has filled. For each segment, the kernel
+            writes a note of each block (see POSITION_SHIFT) to the array at STARTS, then a note of the bit at which the
+            last block ends. It sets DAMAGE to 0, or to a code of damage.
     """
     first = _u64(scans.ctypes.data)
     a = b = _u64(0), 0, 0, 0, _u64(0)
@@ -109,8 +109,8 @@ def _look_up(lane):
 def _end_lookup(lane, entry):
     """Handle a lookup-table entry that ends the block, is missing, or passes the last coefficient; return the lane.
 
-    The bits after a block's last coefficient belong to the next block, so the codes before them are read one by one.
-    A lane is the state of reading a scan.
+    A lane is the state of reading a scan. Codes are read one by one here, because the bits after the block's last
+    coefficient belong to the next block.
     """
     accumulator, valid, byte, k, plan = lane
     bits, ended = entry & 63, k >= 128

@@ -37,9 +37,9 @@ class TiledJpegs:
     """n JPEGs in memory, each with the layout of its tiles.
 
     Attributes:
-        tilings: int64 (n, 6): width and height of the image, width and height of an MCU, all in pixels, the restart
-            interval in MCUs, and the number of bytes before the entropy-coded data.
-        addresses: uint64 (n, 2), addresses of each JPEG and of the lengths of its segments (uint16).
+        tilings: int64 (n, 6): width and height of the image and of an MCU, in pixels; restart interval in MCUs; number
+            of bytes before the entropy-coded data.
+        addresses: uint64 (n, 2), address of each JPEG, and of its segments' lengths in bytes, uint16.
         sizes: int64 (n, 2), number of bytes of each JPEG, and number of its segments.
         owners: objects that keep the memory at the addresses alive.
     """
@@ -51,10 +51,10 @@ class TiledJpegs:
 
     @classmethod
     def from_streams(cls, jpegs: Sequence[Buffer], tilings: I64, segments: Sequence[U16]) -> TiledJpegs:
-        """Describe ``jpegs``; ``segments`` has the lengths of each JPEG's restart segments, in bytes without markers.
+        """Describe ``jpegs``; ``segments`` has the lengths in bytes of each JPEG's restart segments, without markers.
 
         Raises:
-            UsageError: the number of tilings is not the number of streams.
+            UsageError: the number of tilings is not the number of JPEGs.
         """
         if np.shape(tilings) != (len(jpegs), 6):
             raise UsageError(f"{len(jpegs)} streams need tilings of shape ({len(jpegs)}, 6), not {np.shape(tilings)}")
@@ -77,7 +77,7 @@ class CutJpegs:
 
     Attributes:
         data: uint8; cut i is ``data[offsets[i] : offsets[i + 1]]``.
-        offsets: int64 (n + 1,): offset in ``data`` of each cut, and the end of the last cut.
+        offsets: int64 (n + 1,), offset in ``data`` of each cut, and the end of the last cut.
         rects: int64 (n, 4): left, top, width and height of each cut, in pixels of the whole image.
     """
 
