@@ -134,9 +134,9 @@ def _points(value: Any, k: int) -> F64:
 
 
 def _numbers(value: Any, row: tuple[int, ...], name: str, expected: str) -> F64:
-    """Convert a list of n numbers, or of n lists of shape ``row``, to float64 (n, *row).
+    """Convert nested lists of numbers to an array, float64 (n, *row), with any n.
 
-    Raise ImageError if ``value`` is anything else, or has NaN or a number beyond ±MAX_COORDINATE.
+    Raise ImageError if ``value`` has another form, or contains NaN or a number beyond ±MAX_COORDINATE.
     """
     if value == []:
         return np.zeros((0, *row))
@@ -167,9 +167,9 @@ def _shown(value: Any) -> str:
 
 
 def check_targets(text: str) -> str:
-    """Check the value of ``--targets`` and return it without white space; raise UsageError if a form is unknown.
+    """Check a value of ``--targets``, such as ``boxes:cxcywh-normalized,polygons``; return it without white space.
 
-    Commas separate the forms: ``boxes:xywh``, ``boxes:cxcywh-normalized``, ``polygons``, ``keypoints:normalized``.
+    Raise UsageError if a field or its form is unknown, or a field is named twice.
     """
     forms = [form.strip() for form in text.split(",")]
     for form in forms:
@@ -193,8 +193,8 @@ def target_fields(forms: str) -> dict[str, str]:
 def in_own_form(extra: dict[str, Any], forms: str, size: tuple[int, int]) -> dict[str, Any]:
     """Convert the targets in an extra to pixels, and boxes to left, top, right, bottom.
 
-    ``forms``, a result of :func:`check_targets`, states how the targets are written so far; ``size`` is width and
-    height of the upright image. Malformed values are kept, because :func:`read_objects` reports them.
+    ``forms`` is a result of :func:`check_targets`; ``size`` is width and height of the upright image. Malformed values
+    are returned unchanged, because :func:`read_objects` reports them.
     """
     own = dict(extra)
     for field, form in target_fields(forms).items():
@@ -233,10 +233,10 @@ def _corners(box: Any, form: str, scale: tuple[float, float]) -> Any:
 
 
 def _scaled(flat: Any, scale: tuple[float, float], step: int) -> Any:
-    """Scale the points in a flat list: x, y of each point for ``step`` 2; x, y, visibility of keypoints for 3.
+    """Scale the points in a flat list: for ``step`` 2, x and y of each point; for 3, x, y and visibility of keypoints.
 
-    For keypoints, also move the origin from the first pixel's corner to its center. Return a missing keypoint,
-    [0, 0, 0], and a malformed list unchanged.
+    For keypoints, also move the origin from the first pixel's corner to its center. A missing keypoint, [0, 0, 0], and
+    a malformed list do not change.
     """
     if not _are_numbers(flat) or len(flat) % step or (step == 3 and not any(flat)):
         return flat

@@ -53,11 +53,11 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Room:
-    """Number of bytes that this process may write to the cache, shared by all its threads.
+    """Number of bytes that all threads of this process may write to the cache.
 
     Attributes:
-        budget: bytes that may be written before the folder is listed again.
-        writing: bytes of entries that threads are writing; a listing counts only complete files.
+        budget: number of bytes that may be written before the folder is listed again.
+        writing: number of bytes of the entries that threads are writing now.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -69,17 +69,17 @@ class Cache:
     """Cache of one dataset's containers in a shared folder.
 
     A full cache evicts entries of datasets that are no longer read, the least recently used first. A dataset that is
-    being read keeps its entries, and its other containers are not cached. If half of a dataset fits, 50 % of the reads
-    are served; if the oldest entries were evicted, it would be 15 %, because epochs read containers in random orders.
+    being read keeps its entries; containers that do not fit are not cached. If half of a dataset fits, the cache serves
+    50 % of the reads. Evicting the oldest entries would serve 15 %, because epochs read containers in random orders.
 
-    The limit holds for all datasets in the folder. Each process counts the bytes that it writes, and lists the folder
-    again after 1/32 of the limit, so n processes may exceed the limit by (n - 1)/32 of it for a while. Raise UsageError
-    if the folder cannot be created, or the limit is not a size.
+    The limit holds for all datasets in the folder. Each process lists the folder again after it has written 1/32 of the
+    limit, so n processes may exceed the limit by (n - 1)/32 for a while. Raise UsageError if the folder cannot be
+    created, or the limit is not a size.
 
     Args:
         dataset: uuid of the dataset's containers.
-        root: location of the dataset. An untrusted dataset may copy another dataset's manifest and index, and so the
-            uuid, with other images; the two datasets share no entries, because their locations differ.
+        root: location of the dataset. Datasets at different locations share no entries, because an untrusted dataset
+            may state another dataset's uuid.
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int | str, dataset: str, root: Location) -> None:
@@ -176,7 +176,7 @@ class Cache:
     def _evict(self, size: int, *, writing: int) -> int:
         """Evict entries until ``size`` further bytes fit; ``writing`` is the number of bytes that threads are writing.
 
-        Return the new budget: number of bytes that may be written before the folder is listed again.
+        Return the number of bytes that may be written before the folder is listed again.
         """
         wanted = max(size, self.limit // _LISTINGS_PER_LIMIT)
         entries = sorted(self._entries(), key=lambda entry: entry.used)

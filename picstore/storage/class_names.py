@@ -18,11 +18,10 @@ class JoinedNames:
         self.names = list(names)
 
     def add(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Add the new names of a list; return the index of each name of the list among the joined names.
+        """Add the names that are new to the joined list; return for each of ``names`` its index in the joined list.
 
-        If the joined list begins with ``names``, or vice versa, each name keeps its index, even a repeated name.
-        Otherwise equal names are one class, and UsageError is raised if one of ``names`` occurs twice, in ``names`` or
-        in the joined list.
+        If one of the two lists begins with the whole other list, each name keeps its index, even a repeated name.
+        Otherwise equal names are one class; raise UsageError if one of ``names`` occurs twice in one of the lists.
         """
         common = min(len(names), len(self.names))
         if self.names[:common] == list(names[:common]):
@@ -52,8 +51,8 @@ def to_lines(names: Sequence[str]) -> str:
 def from_lines(text: str) -> list[str]:
     """Read class names, one per line. If all lines are JSON strings, decode them; else strip outer white space.
 
-    Lines end with a line feed, perhaps after a carriage return. Raise UsageError if a blank line lies before a name,
-    because skipping the line would change the labels of the names after it.
+    Lines end with LF or CRLF. Raise UsageError if a blank line precedes a name, because skipping the line would change
+    the labels of the names after it.
     """
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     while lines and not lines[-1].strip():

@@ -81,9 +81,9 @@ _CLOSED: dict[str, Any] = {
 
 
 class Condition:
-    """Checked SQL condition; ``names`` are the columns that it may use, the attribute ``columns`` those that it uses.
+    """Checked SQL condition. It may use the columns ``names``; the attribute ``columns`` lists those that it does use.
 
-    Raise MissingDependency if DuckDB is not installed, and UsageError if the text is not an expression over ``names``.
+    Raise MissingDependency if DuckDB is not installed, UsageError if the text is not an expression over ``names``.
     """
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
@@ -103,9 +103,9 @@ class Condition:
             self._refuse(f"SQL does not tell the columns {', '.join(sorted(twice))} apart")
 
     def mark(self, table: Any) -> Bools:
-        """Return for which rows of a ``pyarrow.Table`` the condition holds: bool (rows,).
+        """Return a mask, bool (rows,), of the rows of a ``pyarrow.Table`` for which the condition holds.
 
-        The table must have the condition's columns. Raise UsageError if the evaluation fails or is interrupted.
+        Raise UsageError if the evaluation fails or is interrupted.
         """
         import duckdb
 

@@ -54,14 +54,15 @@ def read_and_check(paths, starts, places, rows, fields, crc):
     """Read n containers from their files, each into memory of its own, and check them.
 
     Args:
-        paths: uint8, the paths of the containers' files, joined, each with a zero byte at its end.
+        paths: uint8, the files' paths, joined, each with a zero byte at its end.
         starts: int64 (n,), offset in ``paths`` of the path of each container's file.
         places: int64 (n, 3), for each container the address of memory for its bytes, the number of its index row, and
-            its ordinal (index in its file). The kernel overwrites the ordinal with the result: 0 if the container is
-            incomplete, damaged or does not belong to its row; else ``_EXTRAS`` if it has extras, else ``_SOUND``.
-        rows: address of the index, ``layout.INDEX_ROW``.
-        fields: number of attachments of each record.
-        crc: ``crc32c_address()``.
+            its ordinal (its position among its file's containers). The kernel replaces the ordinal by the result: 0 if
+            the container is incomplete, damaged or does not match its index row; ``_EXTRAS`` if the container is sound
+            and has extras; ``_SOUND`` if it is sound and has none.
+        rows: address of the array of index rows, ``layout.INDEX_ROW``.
+        fields: number of attachment names in the manifest.
+        crc: result of ``crc32c_address()``.
     """
     for k in range(starts.size):
         at, row = places[k, 0], rows + _ROW * places[k, 1]
@@ -101,7 +102,7 @@ def _checksum(crc, at, size):
 def _check(at, row, ordinal, fields, crc):
     """Check a container at address ``at`` by its header, index row and ordinal; return 0 (damaged), _SOUND or _EXTRAS.
 
-    The container has at least ``SEALED`` bytes, and all bytes that the index row states.
+    The caller has read all bytes that the index row states, and at least ``SEALED`` bytes.
     """
     size, records = _u32(row + 16), _u32(row + 20)
     if _u32(at) != _MAGIC or _u32(at + _CRC) != _u32(row + 24) or _checksum(crc, at, _CRC) != _u32(at + _CRC):
@@ -134,7 +135,7 @@ def _check(at, row, ordinal, fields, crc):
 
 @device_function
 def _check_entries(at, records, attachments, payload, segments, extras_raw):
-    """Return 0 if an index entry is wrong, else _SOUND or _EXTRAS, depending on whether the container has extras.
+    """Return 0 if an index entry is wrong, else _EXTRAS if the container has extras, else _SOUND.
 
     Images and attachments must lie in order in the payload; segments and extras must lie within their sections.
     """
@@ -168,9 +169,9 @@ class SoundReader:
     """Reader of whole containers of a dataset in a local folder; it returns only sound containers.
 
     Args:
-        root: the folder of the dataset.
-        rows: the dataset's index, with a row for each container.
-        ordinals: for each row, the position of its container among its file's containers.
+        root: folder of the dataset.
+        rows: the dataset's index, a row for each container.
+        ordinals: for each container, its position among its file's containers.
         fields: names of the attachments.
     """
 

@@ -54,30 +54,30 @@ class Dataset(Sequence[Record]):
     ``len(ds)`` is the number of records; ``ds[i]`` reads and checks only the i-th record in stored order. Opening takes
     two reads, iterating one read per container. Threads and forked processes can share a dataset.
 
-    ``without`` and ``with_columns`` return edited datasets, which a loader reads like any other. ``save`` writes the
-    edits. ``select`` returns some of the records as a dataset; a selection cannot be saved.
+    ``without`` and ``with_columns`` return edited datasets, which loaders can read and ``save`` writes to storage.
+    ``select`` returns a dataset of some of the records; a selection cannot be saved.
 
     Args:
         path: the dataset's directory, or its URL in an object store, such as ``s3://bucket/train``.
-        root: folder of the images of an index, which is a dataset that refers to images in their files. By default the
-            folder that the index names, if it lies in the index's folder or this user made the index; see
-            docs/index-in-place.md.
+        root: folder of the image files if the dataset is an index (a dataset that refers to images instead of holding
+            them). By default the folder that the index names, if that folder lies in the index's folder or this user
+            made the index; see docs/index-in-place.md.
         cache: local folder that keeps the containers read from a remote dataset. Processes and datasets may share the
-            folder. ``ds[i]`` reads single records, not whole containers, and does not use the cache.
+            folder. ``ds[i]`` reads a single record and does not use the cache.
         cache_limit: maximum bytes of the cache folder, as a number or a string such as ``"50GiB"``.
-        version: uuid of an earlier version of the dataset, from before an edit.
+        version: uuid of the version to open; by default the latest. Each edit makes a new version.
 
     Attributes:
         path: location of the dataset; ``str(ds.path)`` is its path or URL.
         references: folder of an index's images; None if the dataset is not an index.
-        rows: ``layout.INDEX_ROW`` (containers,) in stored order.
+        rows: a row for each container, ``layout.INDEX_ROW`` (containers,), in stored order.
         containers: reader of containers by number in stored order.
         live: the stored records that are not deleted; in a selection, only the selected records.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: see :func:`picstore.storage.manifest.read_manifest`.
             NotADataset also if the folder of an index's images does not exist.
-        UsageError: the version does not exist, the cache cannot be used, or ``root`` is missing, see above.
+        UsageError: the version does not exist, the cache cannot be used, or ``root`` is needed and not given.
         PicstoreError: an object store refuses access or cannot be reached, here or while reading.
         MissingDependency: obstore, which object stores need, is not installed.
     """
@@ -165,8 +165,8 @@ class Dataset(Sequence[Record]):
     def samples(self) -> list[tuple[str | None, int]]:
         """Path and label of each record in stored order, as in torchvision's ImageFolder.
 
-        The path is the member ``path`` of the record's extra (the path of the converted file in its source), or None.
-        Each access reads the indexes and extras of all containers.
+        The path is that of the converted file in its source, or None if it was not stored. Each access reads the
+        indexes and extras of all containers.
 
         Raises:
             Corrupt, NotADataset: extras are damaged, or a file is missing.
@@ -189,8 +189,8 @@ class Dataset(Sequence[Record]):
     def order_uuid(self) -> str:
         """Uuid that stands for the order of the records: the dataset's own, or that of the index it was converted from.
 
-        The index's uuid is returned if no input of the conversion failed, and the dataset was neither edited nor
-        shuffled, because records, ids and order are then those of the index.
+        It is the index's uuid if all inputs of the conversion succeeded and the dataset was neither edited nor
+        shuffled, because the dataset then has the index's ids in the same order.
         """
         provenance = self.manifest.provenance
         changed = self.manifest.edits is not None or self.manifest.shuffle
@@ -274,12 +274,11 @@ class Dataset(Sequence[Record]):
 
         Args:
             count: number of images, evenly spaced in stored order.
-            positions: positions of the images to draw instead.
+            positions: positions of the images to draw, instead of ``count``.
             columns: number of images side by side.
 
         Returns:
-            A matplotlib figure, which a notebook shows and ``savefig`` writes to a file. MissingDependency is raised if
-            matplotlib is not installed.
+            A matplotlib figure. MissingDependency is raised if matplotlib is not installed.
         """
         # Imported only here, because these modules load the decoder and its kernels.
         from picstore.display.figures import draw_tiles
@@ -291,10 +290,10 @@ class Dataset(Sequence[Record]):
         return draw_tiles([read_tile(self.__getitem__, k, self.classes) for k in positions], columns=columns)
 
     def summary(self) -> Figure:
-        """Plot how many images there are of each class, width, height and size in bytes, as a matplotlib figure.
+        """Plot histograms of the images' classes, widths, heights and sizes in bytes, as a matplotlib figure.
 
-        Read the indexes of all containers. Images with damaged index entries are counted in the title only. Raise
-        MissingDependency if matplotlib is not installed.
+        Images with damaged index entries are counted in the title only. Raise MissingDependency if matplotlib is not
+        installed.
         """
         from picstore.storage.record_pictures import draw_summary
 
@@ -303,7 +302,7 @@ class Dataset(Sequence[Record]):
     def entries(self, number: int) -> Table:
         """Read the index entries of the ``number``-th container, ``layout.ENTRY``, without reading its payload.
 
-        Entries of damaged and deleted records are left out. Values of the column ``label`` replace stored labels.
+        Entries of damaged and deleted records are left out. Values of a column ``label`` replace the stored labels.
         Errors: see :meth:`ContainerReader.read`.
         """
         if not self.live.mask(number).any():
@@ -327,7 +326,7 @@ class Dataset(Sequence[Record]):
     def without(self, ids: Iterable[int]) -> Dataset:
         """Return the dataset without the records ``ids``; raise UsageError if an id belongs to no record.
 
-        In a selection, the records are only unselected; otherwise they are deleted. Ids of deleted records are ignored.
+        If this is a selection, the records are unselected, not deleted. Ids of deleted records are ignored.
         """
         positions = self.containers.positions(integers(list(ids) if isinstance(ids, Iterable) else ids, "ids"))
         if isinstance(self.live, SelectedRecords):
@@ -340,10 +339,10 @@ class Dataset(Sequence[Record]):
         return self._edited(files, edits=edits)
 
     def select(self, chosen: npt.ArrayLike | None = None, *, ids: npt.ArrayLike | None = None) -> Dataset:
-        """Select records by a mask, bool (len(ds),), by positions or by ids.
+        """Select records by ``chosen``, which is a mask, bool (len(ds),), or positions, or by ``ids``.
 
-        The order does not change. Selecting by ids reads all ids; otherwise nothing is read. Containers without
-        selected records are never read. Raise UsageError for a mask of another length, or a wrong position or id.
+        The selected records keep their order. Selecting by ids reads all ids. Raise UsageError if the mask has another
+        length, or a position or id does not exist.
         """
         if (chosen is None) == (ids is None):
             raise UsageError("select takes a mask or positions, or ids=; give one of them")
@@ -357,7 +356,7 @@ class Dataset(Sequence[Record]):
     def where(self, condition: str) -> Dataset:
         """Select the records for which a condition holds, such as ``"label = 3 AND width > 512"``.
 
-        A condition is an expression in DuckDB's SQL over the columns of :attr:`table`. Errors: see
+        The condition is an expression in DuckDB's SQL over the columns of :attr:`table`. Errors: see
         :meth:`picstore.storage.record_table.RecordTable.where`.
         """
         return self._select(self.table.where(condition))
@@ -366,13 +365,13 @@ class Dataset(Sequence[Record]):
         """Split the records at random: ``first, second = ds.split(0.9)``, ``train, val, test = ds.split(0.8, 0.1)``.
 
         Args:
-            fractions: share of the records in each part; if their sum is below 1, the remaining records are one more
-                part.
-            seed: random seed; another seed gives other parts.
-            by: name of a column of :attr:`table`, such as ``"label"``. Without ``by``, a record's part depends only on
-                seed and id: appending, deleting and shuffling do not change it, and the sizes of parts vary like those
-                of n random draws. With ``by``, the fractions hold for the records of each value too, to within a few
-                records; appending does not change parts, and deletions may move later records of the same value.
+            fractions: share of the records in each part; if the sum is below 1, the remaining records are a last part.
+            seed: random seed.
+            by: name of a column of :attr:`table`, such as ``"label"``. With ``by``, the fractions also hold among the
+                records of each value of the column, to within a few records. Appended records then do not change the
+                parts of other records, but a deletion may move later records with the same value to another part.
+                Without ``by``, a record's part depends only on seed and id, so appending, deleting and shuffling do not
+                change it; the size of each part is random, with the given share as its mean.
 
         Raise UsageError unless the fractions are positive with a sum of at most 1, and the column exists.
         """
@@ -383,11 +382,11 @@ class Dataset(Sequence[Record]):
     def concat(self, *others: Dataset) -> Dataset:
         """Read several datasets as one: the records of this dataset, then the records of ``others`` in the given order.
 
-        The first dataset keeps its ids; a multiple of 2**40 is added to the ids of each further dataset, so that all
-        ids differ. A dataset with ids of 2**40 and above takes several multiples. Classes are joined by name, and
-        labels are changed to match; columns are joined by name. Selections and edits remain in effect. The result
-        cannot be saved; `picstore shuffle` writes a copy. Raise UsageError if only some datasets have class names, if
-        attachments or columns of one name differ, or if an id would need more than 63 bits.
+        The first dataset keeps its ids; a multiple of 2**40 is added to the ids of each further dataset to make all ids
+        differ. Classes of the same name become one class, and labels are changed to match; columns of the same name
+        become one column. Selections and edits remain in effect. The result cannot be saved; `picstore shuffle` writes
+        a copy. Raise UsageError if only some datasets have class names, if the datasets' attachments differ, if columns
+        with the same name differ in kind or shape, or if an id would need more than 63 bits.
         """
         datasets = (self, *others)
         manifests = [each.manifest for each in datasets]
@@ -416,11 +415,12 @@ class Dataset(Sequence[Record]):
         """Attach captions, embeddings or labels to records; raise UsageError if a name, value or id is invalid.
 
         Args:
-            columns: n strings, numbers, or arrays of one shape, by column name. ``label`` replaces the records' labels.
-            ids: ids of the values' records, int (n,). By default, value i belongs to ``ds[i]``.
-            classes: names of the new labels.
-            keep: whether an existing column keeps its values of records without a new value. By default True if ``ids``
-                are given or this is a selection, else False.
+            columns: for each column name n strings, numbers, or arrays of one shape. A column ``label`` replaces the
+                records' labels.
+            ids: ids of the records to which the n values belong, int (n,). By default, value i belongs to ``ds[i]``.
+            classes: class names for the labels in a column ``label``.
+            keep: whether records without a new value keep the value that a column of the same name already has. By
+                default True if ``ids`` are given or this is a selection, else False.
         """
         chosen = self.ids if ids is None else np.asarray(ids, dtype=np.int64)
         if ids is not None:
@@ -449,9 +449,9 @@ class Dataset(Sequence[Record]):
         return self.kept_counts() or self.count_records()
 
     def kept_counts(self) -> RecordCounts | None:
-        """Read the stored counts of records by label; return None if their file is missing, damaged or outdated.
+        """Read the stored number of records with each label; return None if the file is missing, damaged or outdated.
 
-        Return None also for a selection, for joined datasets, and if there are unsaved edits.
+        Also return None for a selection, for joined datasets, and if there are unsaved edits.
         """
         if self._selected is not None or self._joined or self.uuid != self._origin:
             return None
@@ -477,10 +477,10 @@ class Dataset(Sequence[Record]):
     def save(self) -> Dataset:
         """Write deletions and columns as a new version of the dataset, and return that version; no image is written.
 
-        Processes that have opened an older version continue to read that version. The last write replaces the manifest;
-        until then, nothing has changed. Counts of records by label are written too; missing counts are written even if
-        there are no edits. Raise UsageError for a selection or joined datasets, or if another process has edited the
-        dataset meanwhile.
+        Processes that have opened an older version continue to read that version. The last write replaces the manifest
+        and makes the new version valid. The number of records with each label is written too, even without edits if it
+        is missing. Raise UsageError for a selection or joined datasets, or if another process has edited the dataset
+        since it was opened.
         """
         if self._selected is not None or not isinstance(self.path, Location):
             what = "several datasets" if self._joined else "a selection"
@@ -499,9 +499,9 @@ class Dataset(Sequence[Record]):
         return not self._edits.unsaved and self.uuid == self._origin
 
     def latest(self) -> Dataset:
-        """Open the latest version of the dataset, which other processes may have edited, with the same options.
+        """Open the latest version of the dataset, which another process may have written, with the same options.
 
-        Of a selection, this is the whole dataset. Raise UsageError for joined datasets; other errors: see the class.
+        For a selection, open the whole dataset. Raise UsageError for joined datasets; other errors: see the class.
         """
         if not isinstance(self.path, Location):
             raise UsageError(f"{self.path} are joined datasets without a version; use each dataset alone")
@@ -517,10 +517,7 @@ class Dataset(Sequence[Record]):
         return counts
 
     def _edited(self, files: Mapping[str, bytes], **fields: Any) -> Dataset:
-        """Return a copy of the dataset whose manifest has the given ``fields``; ``files`` are new .npy files of edits.
-
-        The copy shares all data that this dataset has read so far.
-        """
+        """Return a copy with ``fields`` of the manifest replaced; ``files`` are new .npy files of edits."""
         edited = Dataset.__new__(Dataset)
         edited.__dict__.update(self.__dict__)
         manifest = with_uuid(replace(self.manifest, **fields), self.rows)
@@ -535,9 +532,9 @@ class Dataset(Sequence[Record]):
         return selection
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value for each record, (len(self),), from its stored ``record_table.FACTS``.
+        """Compute a value for each record, (len(self),), from the records' stored values, ``record_table.FACTS``.
 
-        Deleted records are left out. A record's label is the stored label, even if the column ``label`` replaces it.
+        ``compute`` gets the stored labels, even if a column ``label`` replaces them.
         """
         derived = self.containers.derive(compute, dtype)
         return derived if len(derived) == len(self) else derived[self.live.marks()]

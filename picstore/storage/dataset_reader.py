@@ -52,10 +52,10 @@ class ContainerReader:
     """Reader of containers by number; any thread or forked process may use it, because no file stays open.
 
     Args:
-        root: the folder of the dataset.
-        rows: ``layout.INDEX_ROW`` (containers,) in stored order.
+        root: folder of the dataset.
+        rows: a row for each container, ``layout.INDEX_ROW`` (containers,), in stored order.
         fields: names of the attachments.
-        cache: cache that keeps the containers that were read whole; None for no cache.
+        cache: cache for containers that are read whole; None for no cache.
         references: the files that containers refer to; None if containers hold their images.
     """
 
@@ -85,12 +85,13 @@ class ContainerReader:
 
     @property
     def readers(self) -> Readers:
-        """Number of threads, and number of containers that a thread reads at a time, with which reading is fastest.
+        """Number of threads, and number of containers that each thread reads together, with which reading is fastest.
 
-        With an object store, several threads keep several requests under way. With large images in a folder, one thread
-        keeps the disk busy, and further threads only wait for the GIL: one thread reads 1,450 crops/s from images of 12
-        megapixels, four threads 890. Containers of large images are read together, because a NumPy call takes as long
-        for one container as for many. With a store, containers of small images are read singly, as each arrives sooner.
+        For an object store, several threads keep several requests under way. For large images in a folder, one thread
+        suffices, because further threads only wait for the GIL: one thread reads 1,450 crops/s from images of 12
+        megapixels, four threads read 890. A thread reads several containers of large images together, because a NumPy
+        call takes as long for one as for many. From a store, it reads containers of small images one by one, because
+        each then arrives sooner.
         """
         local = isinstance(self.root, Folder) and self.cache is None
         if self.cache is not None or self.rows["size"].sum() < MIN_MEAN * self.rows["records"].sum():
@@ -107,9 +108,9 @@ class ContainerReader:
             self._sound = SoundReader(str(self.root), self.rows, self._ordinals, self.fields)
 
     def shifted(self, shift: RecordShift) -> ContainerReader:
-        """Return a reader of the same containers for a joined dataset, whose ids and labels ``shift`` computes.
+        """Return a reader of the same containers for a joined dataset; ``shift`` changes their ids and labels.
 
-        The reader's containers and errors name files by full paths, because a joined dataset has several folders.
+        Containers and errors name files by full paths, because a joined dataset has several folders.
         """
         reader = copy.copy(self)
         reader._forget()
@@ -134,7 +135,7 @@ class ContainerReader:
     def read(self, number: int, *, allocate: Allocate = fresh) -> Container:
         """Read and check a whole container, into memory from ``allocate``.
 
-        The result lists damage. Raise Damage if nothing can be read, and NotADataset if the file is missing.
+        The result lists damage that was found. Raise Damage if nothing can be read, NotADataset if the file is missing.
         """
         if self._references is not None:
             return self._read_references(number, self._references, allocate=allocate)
@@ -168,17 +169,17 @@ class ContainerReader:
     ) -> list[Container | Damage]:
         """Read only the needed rows of restart tiles from containers of large images; read other containers whole.
 
-        ``Container.held`` and ``tops`` describe the rows that were read. With a cache, containers are read whole.
+        ``Container.held`` and ``tops`` describe the rows that were read. With a cache, all containers are read whole.
 
         Args:
-            numbers: numbers of containers in stored order, each once.
-            rows_of: returns, for each live image, the rows of restart tiles that are needed; see
+            numbers: container numbers in stored order, each once.
+            rows_of: function that returns the needed rows of restart tiles of each live image; see
                 ``partial_reader.RowsOf``.
-            mask: marks the live records of a container.
+            mask: function that returns the mask of a container's live records, given the container number.
             attachments: whether attachments are needed too.
 
         Returns:
-            For each number the container, or the Damage if nothing of the container can be read.
+            For each number the container, or a Damage if nothing of the container can be read.
         """
         large = [number for number in numbers if self.cache is None and self._has_large_images(number)]
         done = self._read_rows(large, rows_of, mask=mask, attachments=attachments, allocate=allocate) if large else {}
@@ -209,7 +210,7 @@ class ContainerReader:
     ) -> dict[int, Container]:
         """Read only the rows of restart tiles that ``rows_of`` requests; return the containers by container number.
 
-        A container that is faster to read whole, or cannot be read, is left out of the result.
+        Containers that are faster to read whole, or cannot be read, are left out.
         """
         paths = {number: self._file(number) for number in numbers}
         places = {number: (path, self.container_ref(number)) for number, path in paths.items()}
@@ -226,10 +227,9 @@ class ContainerReader:
         return {number: read.container for number, read in reads.items()}
 
     def read_records(self, number: int, rows_of: RowsOf, *, wanted: Bools, attachments: bool) -> Container:
-        """Read only the ``wanted`` records, bool (records,), of a container, and only needed rows of large images.
+        """Read the records of a container that ``wanted``, bool (records,), marks; of large images, only needed rows.
 
-        For all other records, bytes may be missing and the container's ``good`` is meaningless. The container without
-        its payload stays in memory, see :meth:`index`. The container is read whole if that is faster.
+        ``good`` of the result is meaningless for unmarked records. The container is read whole if that is faster.
         """
         if self._references is not None:
             return self._read_references(number, self._references, wanted=wanted)
@@ -280,9 +280,9 @@ class ContainerReader:
         return self._ids
 
     def facts(self) -> Table:
-        """Return ``record_table.FACTS`` of all stored records, (records,), read once, read-only; errors: see ``ids``.
+        """Return ``record_table.FACTS`` of all stored records, (records,), read-only; errors: see ``ids``.
 
-        For a damaged index entry, the id is -1 and other facts are 0.
+        The first call reads them. For a damaged index entry, the id is -1 and all other values are 0.
         """
         cache = None if self._shift else self.cache
         if self._facts is None and cache is not None:
@@ -295,10 +295,9 @@ class ContainerReader:
         return read_only(self._facts)
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value for each stored record, (records,), from ``record_table.FACTS``.
+        """Compute a value for each stored record, (records,), from the records' ``record_table.FACTS``.
 
-        The facts stay in memory if there is a cache or :meth:`facts` was called before; else they are dropped after
-        use.
+        The FACTS stay in memory only if there is a cache or :meth:`facts` was called before.
         """
         if self._facts is None and self.cache is None:
             return self._collect(compute, np.dtype(dtype))
@@ -311,7 +310,7 @@ class ContainerReader:
     def check_extent(self) -> None:
         """Compare the index with the files' sizes, so that a hostile index cannot make readers run out of memory.
 
-        Raise Truncated if more than 2**24 records lie beyond the ends of their files. Fewer count as damaged records.
+        Raise Truncated if more than 2**24 records lie beyond the ends of their files. Up to 2**24 count as damaged.
         """
         files, file_of = np.unique(self.rows[["stream", "file"]], return_inverse=True)
         sizes = np.array(list(map_concurrently(self._file_size, files.tolist())), dtype=np.uint64)

@@ -28,7 +28,7 @@ class Column:
         ids: ids of the records with a value, int64 (n,), ascending.
         values: numbers (n, …), or the UTF-8 bytes of all strings, joined.
         ends: int64 (n,), offset in ``values`` at which each string ends; None for numbers.
-        file: name of the file of the values, for messages.
+        file: name of the file that holds ``values``, for messages.
     """
 
     ids: I64
@@ -117,12 +117,14 @@ def read_column(entry: ColumnEntry, read: Callable[[NpyFile], Array]) -> Column:
 
 
 def make_column(name: str, ids: I64, given: Sequence[Any] | Array) -> tuple[ColumnEntry, FileBytes]:
-    """Build a column: return its entry, and its files' bytes by name; raise UsageError if name or value is invalid.
+    """Build a column: return its manifest entry, and the bytes of its files by file name.
+
+    Raise UsageError if the name or a value is invalid.
 
     Args:
         ids: ids of the records, int64 (n,), each once, in any order.
-        given: n strings, or n numbers or arrays of numbers of one shape. Integers and booleans become int64, floats
-            keep their dtype.
+        given: n strings, n numbers, or n arrays of one shape. Integers and booleans become int64, floats keep their
+            dtype.
     """
     if not name.isidentifier() or name in RESERVED:
         raise UsageError(f"a column cannot be called {name!r}; take a word such as 'caption'")

@@ -105,13 +105,13 @@ def parse_npy_file(raw: bytes | memoryview, *, file: str) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class ColumnEntry:
-    """Entry of a column in the manifest: its name and kind, and the files of its values.
+    """Entry of a column in the manifest.
 
     Attributes:
         kind: ``"numbers"`` or ``"text"``.
-        ids: file of the ids of the records with a value, int64 (n,), ascending.
-        values: file of the values: numbers (n, …), or the UTF-8 bytes of all strings, joined.
-        ends: file of the end of each string in ``values``, int64 (n,); None for numbers.
+        ids: file with the ids of the records that have a value, int64 (n,), ascending.
+        values: file with the values: numbers (n, …), or the UTF-8 bytes of all strings, joined.
+        ends: file with the offset at which each string ends in the joined bytes, int64 (n,); None for numbers.
     """
 
     name: str
@@ -132,10 +132,10 @@ class Edits:
     """Edits of a finished dataset, as its manifest lists them.
 
     Attributes:
-        index: name of the index: ``picstore.idx``, or a file in ``edits/`` once rows were appended.
+        index: file name of the index: ``picstore.idx``, or a file in ``edits/`` after rows were appended.
         deleted: number of deleted records.
-        tombstones: file of the deleted records' indices among all stored records, int64 (deleted,), ascending; None if
-            no record is deleted.
+        tombstones: file with each deleted record's position among all stored records, int64 (deleted,), ascending; None
+            if no record is deleted.
         columns: entries of the columns; a column called ``label`` replaces the records' labels.
     """
 

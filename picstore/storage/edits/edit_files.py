@@ -27,13 +27,13 @@ KeptColumns = dict[NpyFile, Column]
 
 
 class EditFiles:
-    """Immutable edits of one version of a dataset. Methods read their files, and build the edits of the next version.
+    """Reader of the edits of one version of a dataset; it also builds the edits of the next version.
 
     Args:
         root: folder of the dataset.
-        edits: edits of the manifest.
-        unsaved: bytes of the files that are not written yet, by name.
-        kept: columns that were read so far, by the file of their values; versions of a dataset may share it.
+        edits: edits that the manifest lists.
+        unsaved: contents of files that are not written yet, by file name.
+        kept: columns that were read so far, by the file of their values; versions of a dataset may share this dict.
     """
 
     def __init__(self, root: Root, edits: Edits, unsaved: FileBytes, *, kept: KeptColumns) -> None:
@@ -83,9 +83,9 @@ class EditFiles:
     def with_columns(
         self, columns: Mapping[str, Sequence[Any] | Array], ids: I64, *, keep: bool
     ) -> tuple[Edits, FileBytes]:
-        """Return edits with columns added or replaced by values of the records ``ids``, and the new files by name.
+        """Add or replace columns, with values for the records ``ids``; return the new edits and new files by name.
 
-        If ``keep`` is true, replaced columns keep the values of other records. Raise UsageError if a name or value is
+        If ``keep`` is true, records outside of ``ids`` keep their old values. Raise UsageError if a name or value is
         invalid.
         """
         entries, files = {entry.name: entry for entry in self.edits.columns}, {}
@@ -105,7 +105,7 @@ class EditFiles:
     def columns_of(self, ids: I64) -> tuple[Edits, FileBytes]:
         """Return the edits of a copied dataset that has only the records ``ids``, and the bytes of new files by name.
 
-        Each column of the copy holds the values of these records; a column without any such value is left out.
+        A column without a value for any of the records is left out.
         """
         entries, files = [], {}
         for name in self.columns:

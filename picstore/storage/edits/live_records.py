@@ -21,11 +21,11 @@ _BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uin
 
 @dataclass(frozen=True, slots=True)
 class LiveRecords:
-    """Live records, those that are not deleted, of a dataset; all arrays are read-only.
+    """The records of a dataset that are not deleted; all arrays are read-only.
 
     Attributes:
-        starts: int64 (containers + 1,), index of each container's first record among all stored records.
-        deleted: int64 (n,), indices of the deleted records among all stored records, ascending.
+        starts: int64 (containers + 1,), number of stored records before each container; last, the number of all.
+        deleted: int64 (n,), position of each deleted record among all stored records, ascending.
         before: int64 (n,), number of live records before each deleted record.
     """
 
@@ -105,11 +105,11 @@ class LiveRecords:
 class SelectedRecords(LiveRecords):
     """A selection of a dataset's live records; its methods treat only the chosen records as live.
 
-    The arrays ``starts``, ``deleted`` and ``before``, see :class:`LiveRecords`, describe the whole dataset.
+    The arrays of :class:`LiveRecords` describe the whole dataset.
 
     Attributes:
-        bits: a bit per stored record, set if the record is chosen, packed by ``np.packbits``; then a zero byte.
-        firsts: int64 (containers + 1,), number of chosen records before each container.
+        bits: uint8, a bit per stored record, set if the record is chosen, packed by ``np.packbits``; then a zero byte.
+        firsts: int64 (containers + 1,), number of chosen records before each container; last, the number of all.
     """
 
     bits: U8

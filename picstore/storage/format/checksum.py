@@ -18,10 +18,10 @@ Function: TypeAlias = "Callable[[int, int, int], int]"
 
 
 def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
-    """Return two functions: one that computes the CRC-32C of a buffer, and a ``Function`` that releases the GIL.
+    """Return two functions that compute CRC-32Cs: a Python function, and a ``Function`` that releases the GIL.
 
-    Both functions are google-crc32c's if it is installed, else picstore's own. google-crc32c's Python function holds
-    the GIL, for 0.6 ms for a container of 2.6 MB; its C function, called by ctypes, does not.
+    Both come from google-crc32c if it is installed, else from picstore. google-crc32c's Python function holds the GIL,
+    for 0.6 ms for a container of 2.6 MB; its C function, called by ctypes, does not.
     """
     try:
         from google_crc32c import _crc32c, extend
@@ -68,16 +68,17 @@ def crc32c_address() -> int:
 
 
 def combine_crcs(crcs: U32, lengths: I64) -> int:
-    """Return the CRC-32C of the concatenation of byte strings, less than 2**32 bytes, from their CRCs and lengths.
+    """Return the CRC-32C of byte strings joined in order, from each string's CRC and number of bytes.
 
-    Combining takes 1 to 8 µs; computing the CRC of a photograph outside of the CPU's cache takes 20 µs. A CRC that is
-    computed anew would also hide a bit that has flipped in memory since the strings' CRCs were computed.
+    The joined string must have less than 2**32 bytes. Combining takes 1 to 8 µs; computing the CRC of a photograph
+    outside of the CPU's cache takes 20 µs. A new CRC would also hide bits that have flipped in memory since the
+    strings' CRCs were computed.
     """
     return int(combine_runs(crcs, lengths, np.zeros(1, np.int64))[0]) if len(crcs) else 0
 
 
 def combine_runs(crcs: U32, lengths: I64, starts: I64) -> U32:
-    """Return the CRC-32C, uint32 (n,), of n runs of adjacent byte strings; the i-th run begins at string ``starts[i]``.
+    """Return the CRC-32C of each of n runs of consecutive byte strings, uint32 (n,); run i begins at ``starts[i]``.
 
     ``crcs`` and ``lengths`` hold the CRC-32C and number of bytes of each string.
     """
@@ -93,9 +94,9 @@ def combine_runs(crcs: U32, lengths: I64, starts: I64) -> U32:
 
 
 def _apply(operators: U32, crcs: U32) -> U32:
-    """Map each of n CRCs by a linear map of its own, and return the results, uint32 (n,).
+    """Apply to each of n CRCs a linear map of its own; return the results, uint32 (n,).
 
-    Row i of ``operators``, uint32 (n, 32), is the map of CRC i: the results for the numbers 1, 2, 4, …, 2**31.
+    Row i of ``operators``, uint32 (n, 32), is the map for CRC i, stored as its results for 1, 2, 4, …, 2**31.
     """
     product: U32 = np.bitwise_xor.reduce((crcs[:, None] >> _BITS & 1) * operators, axis=1)
     return product
@@ -103,11 +104,11 @@ def _apply(operators: U32, crcs: U32) -> U32:
 
 @cache
 def _zero_byte_operators() -> U32:
-    """Return the linear maps f, explained below, for strings of d * 16**k bytes: uint32 (8, 16, 32), [k, d] is a map.
+    """Return linear maps of CRCs, uint32 (8, 16, 32); [k, d] is the map f for strings of d * 16**k bytes.
 
     Appending a string b to bytes with CRC c gives the CRC f(c) ^ crc32c(b), where f is linear and depends only on b's
-    length. For one bit, f shifts to the right; if a 1 drops out, the result is XORed with RFC 3720's reflected
-    polynomial. A map is stored as its results for the numbers 1, 2, 4, …, 2**31.
+    length. For one bit, f shifts c to the right; if a 1 drops out, the result is XORed with RFC 3720's reflected
+    polynomial. A map is stored as its results for 1, 2, 4, …, 2**31.
     """
     identity = np.uint32(1) << _BITS
     step = identity
@@ -124,10 +125,10 @@ def _zero_byte_operators() -> U32:
 
 
 def masked(crc: int) -> int:
-    """Mask a CRC, by rotating it and adding a constant, before it is stored among bytes that have a CRC themselves.
+    """Mask a CRC, by rotating it and adding a constant, before storing it among bytes that are covered by another CRC.
 
-    All byte strings of one length that end in their plain CRC have the same CRC. If table entries ended in plain CRCs,
-    all tables of one length would have the same CRC, which would detect nothing. See: Snappy framing format, section 3.
+    All byte strings of one length that end in their plain CRC have the same CRC. The CRC of a table whose entries ended
+    in plain CRCs would thus detect nothing. See: Snappy framing format, section 3.
     """
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
