@@ -53,18 +53,17 @@ _Appends: TypeAlias = (
 class Writer:
     """Writer of a new dataset, which is finished when the ``with`` block ends without an error.
 
-    After an error the destination has no manifest, so no reader opens it. Only the process that made a writer can use
-    it: in a fork ``add`` and ``close`` raise UsageError, and the end of the block does nothing. Several threads may add
-    images at a time.
+    After an error the destination has no manifest, so no reader opens it. Several threads may add images at a time. In
+    a process forked from the writer's, ``add`` and ``close`` raise UsageError, and the end of the block does nothing.
 
     Args:
         path: a directory, or a URL such as ``s3://bucket/train``, that does not exist or is empty.
         classes: names of the classes. Labels are then −1, indices into ``classes``, or names.
         attachments: names of the attachments that records may have.
         maps: further attachments, which are maps, in the form of :func:`picstore.convert`:
-            ``"depth,scale=0.001,unit=m"`` for the attachment ``map:depth``. If ``dtype`` or ``channels`` is not given,
-            it is that of the first map.
-        shape: streams, and sizes of files and containers.
+            ``"depth,scale=0.001,unit=m"`` for the attachment ``map:depth``. ``dtype`` and ``channels``, if not given,
+            are those of the first map.
+        shape: number of streams, and sizes of files and containers.
         encode: resize, quality, subsampling, background, max_pixels, reencode and encoder, as in ``picstore convert``.
 
     Raises:
@@ -72,7 +71,7 @@ class Writer:
         NotADataset: the destination holds other files.
         Unfinished: the destination holds an unfinished dataset.
         Damage: the destination holds a job file that cannot be read.
-        MissingDependency: the encoder asked for is not installed.
+        MissingDependency: the requested encoder is not installed.
     """
 
     def __init__(
@@ -134,14 +133,15 @@ class Writer:
     ) -> int:
         """Append an image and return its id, 0 for the first.
 
-        Several threads may call this at a time; ids are in the order in which images are ready. After an exception from
-        outside, such as KeyboardInterrupt, the record is added whole or not at all, and more images can be added.
+        Several threads may call this method at a time; ids are in the order in which images are ready. After an
+        exception from outside, such as KeyboardInterrupt, the record is added whole or not at all, and more images can
+        be added.
 
         Args:
-            image: bytes of a file in any format that convert reads; a JPEG is stored without loss if convert would do
-                so. Or pixels: a PIL image, a uint8 array (H, W, 3) or (H, W), or a uint8 torch tensor, (3, H, W),
-                (1, H, W) or (H, W).
-            label: class of the image: its index or its name in ``classes``; −1 for unknown.
+            image: bytes of a file in any format that convert reads, or pixels. A JPEG is stored without loss if convert
+                would do so. Pixels are a PIL image, a uint8 array (H, W, 3) or (H, W), or a uint8 torch tensor (3, H,
+                W), (1, H, W) or (H, W).
+            label: index or name of the image's class in ``classes``; −1 for unknown.
             extra: any JSON value. Its ``boxes``, ``box_labels``, ``polygons`` and ``keypoints`` are targets as in
                 docs/formats.md, in pixels of the image as a viewer shows it; they are scaled with the image.
             attachments: bytes by name; for a map also an array, (H, W) or (H, W, channels). An image or map of the size
@@ -149,7 +149,7 @@ class Writer:
 
         Raises:
             ImageError: the image cannot become a training JPEG; nothing was added.
-            UsageError: label, extra or attachments are not possible; nothing was added.
+            UsageError: label, extra or attachments are invalid; nothing was added.
             PicstoreError: an earlier error in writing, such as a full disk, or ``close`` ended the Writer.
         """
         self._check_process()

@@ -24,13 +24,13 @@ _PROBED = 16
 
 
 def with_maps(listing: Listing, requests: Sequence[MapRequest]) -> Listing:
-    """Return the listing with attachments ``map:NAME``, made of the files or attachments that ``requests`` name.
+    """Return the listing with attachments ``map:NAME``, from the files or source attachments that ``requests`` name.
 
-    A file that is an input's map is not an input itself. Classes that then have no inputs are left out.
+    A file that is an input's map is not an input itself. Classes left without inputs are dropped.
 
     Raises:
-        UsageError: no input has a requested map, none of its first _PROBED maps can be read, or the first readable
-            map contradicts the dtype, channels or other fields of the request.
+        UsageError: no input has a requested map, or none of its first _PROBED maps can be read, or the first readable
+            map contradicts the request's dtype, channels or another field.
     """
     if not requests:
         return listing
@@ -67,8 +67,7 @@ def _is_file(one: Input) -> bool:
 def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> dict[str, str]:
     """Return, by map name, the paths of the map files that belong to an input's image.
 
-    ``paths`` are the paths of all inputs that are whole files. A map file is one of these inputs, or a local file that
-    is not an input.
+    ``paths`` are the paths of all inputs that are whole files. A map file is one of these, or another local file.
     """
     folder, last = posixpath.split(one.path)
     stem = posixpath.splitext(last)[0]
@@ -114,10 +113,10 @@ def _maps(name: str, inputs: Sequence[Input]) -> Iterator[Input]:
 
 
 def with_alpha(listing: Listing, keep: str | None) -> Listing:
-    """Return the listing with an attachment for the alpha of each image; unchanged if ``keep`` is None.
+    """Return the listing with an attachment for the alpha channel of each image; unchanged if ``keep`` is None.
 
-    ``keep`` is the attachment's name and perhaps fields of a map, such as ``map:alpha`` or ``map:alpha,dtype=uint16``.
-    Raise UsageError if ``keep`` is malformed.
+    ``keep`` is the attachment's name, optionally with fields of a map, such as ``map:alpha`` or
+    ``map:alpha,dtype=uint16``. Raise UsageError if ``keep`` is malformed.
     """
     if keep is None:
         return listing
@@ -153,7 +152,7 @@ def _read_alpha(one: Input, *, reader: Callable[[Input], bytes] | None, dtype: s
 
 
 def require_stored_maps(requests: Sequence[MapRequest], stored: Mapping[str, Any]) -> list[MapRequest]:
-    """Return an append's map requests, each completed from ``stored``, the dataset's specifications of maps by name.
+    """Complete an append's map requests from ``stored``, the dataset's specifications of maps by name.
 
     Raise UsageError if a request differs from the stored specification, or no map of its name is stored.
     """

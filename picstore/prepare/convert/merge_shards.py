@@ -47,7 +47,7 @@ def merge(
 ) -> ConversionResult:
     """Join the shards of a conversion into one dataset, with the bytes that a single run would have written.
 
-    Arguments and errors are those of :func:`picstore.merge`; ``sources`` is its argument ``shards``.
+    Arguments and errors are those of :func:`picstore.merge`, where ``sources`` is called ``shards``.
     """
     root = locate_writable(destination)
     begun = {location: _read_shards(location) for location in map(locate, sources)}
@@ -85,9 +85,9 @@ def _read_shards(location: Location) -> dict[Shard, dict[str, Any]]:
 
 
 def _read_merged(root: WritableLocation, begun: Iterable[dict[Shard, dict[str, Any]]]) -> ConversionResult:
-    """Read the result of an earlier merge of the same shards, so that a merge may be repeated.
+    """Return the result of an earlier merge of the same shards, so that a merge may be repeated.
 
-    The shards' jobs are removed from ``root`` if the earlier merge was killed before it removed them.
+    If the earlier merge was killed before it removed the shards' jobs from ``root``, remove them.
     """
     own = resumable_job.read_shards(root)
     documents = [document for shards in (*begun, own) for document in shards.values()]

@@ -32,7 +32,7 @@ def begin_job(
     """Check that a job can begin or resume at a location; return the saved job, or ``settings`` for a new job.
 
     Args:
-        settings: settings of the job, which must equal those of an existing job.
+        settings: settings of the job; an existing job must have the same.
         resume: whether to continue an existing job.
 
     Raises:
@@ -83,10 +83,11 @@ def find_job(
 
 @contextlib.contextmanager
 def hold_job(root: WritableLocation, job: dict[str, Any], shard: Shard | None = None) -> Iterator[bool]:
-    """Write the job file, which marks a dataset as unfinished, and lock it, so that one process at a time runs the job.
+    """Write the job file, which marks a dataset as unfinished, and lock the job, so that only one process runs it.
 
-    Yield whether this call created the job file. The location may have changed before the job was locked, so the caller
-    must check the location again. ``job`` is the content of the existing job file, or new content from :func:`new_job`.
+    Yield whether this call created the job file. The caller must then check the location again, because another process
+    may have changed it before the lock. ``job`` is the content of the existing job file, or new content from
+    :func:`new_job`.
 
     Raises:
         Conflict: another process has begun or ended a job here meanwhile.
@@ -107,7 +108,7 @@ def new_job(**settings: Any) -> dict[str, Any]:
 
 
 def require_free(root: WritableLocation, shard: Shard | None = None) -> None:
-    """Check again, now that the job is locked, whether another process has begun or finished a dataset here.
+    """Check, after locking the job, whether another process has begun or finished a dataset at ``root`` meanwhile.
 
     If so, abandon the job, and raise UsageError for a finished dataset, Conflict for an unfinished dataset.
     """
@@ -163,8 +164,8 @@ def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any
 def remove_job(root: WritableLocation) -> None:
     """Remove ``unfinished/`` of a locked job, the job files last, so that no new job takes over this job's rows.
 
-    The job files are not removed if another file cannot be removed. A file that is removed counts as removed even if
-    the object store still lists it.
+    If another file cannot be removed, the job files stay. A removed file that the object store still lists counts as
+    removed.
     """
     clear_job(root)
     folder = root / UNFINISHED

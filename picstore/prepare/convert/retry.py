@@ -32,7 +32,7 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
 
     The result has the same bytes as a conversion, with the same number of rows, in which these inputs never failed.
     Only failed inputs, and inputs whose stored records are damaged, are read from the source. The destination is a
-    finished dataset that nobody reads meanwhile, or the unfinished dataset of an interrupted retry. Errors: see
+    finished dataset that nobody is reading, or a dataset whose retry was interrupted. Errors: see
     :func:`picstore.convert`.
     """
     require_no_partition(listing)
@@ -75,10 +75,10 @@ def _reopen(
     duplicates: dict[int, int],
     changed: Sequence[int],
 ) -> None:
-    """Make a finished dataset unfinished: rows that contain an input of ``changed`` (ids) must be written again.
+    """Make a finished dataset unfinished, to write again the rows that contain an input of ``changed`` (ids).
 
-    The previous files of these rows are kept, so that the records of all other inputs can be copied from them. Raise
-    Conflict if the manifest of the dataset has changed since ``manifest`` was read.
+    The previous files of these rows are kept, so that the records of all other inputs can be copied. Raise Conflict if
+    the dataset's manifest has changed since ``manifest`` was read.
     """
     root, rows = job.root, job.rows
     ends = [row_slice(len(lines), rows, row).stop for row in range(rows)]
@@ -113,8 +113,8 @@ def _update_duplicates(
 ) -> dict[int, int]:
     """Map the id of each duplicate to the id of the first equal input, as if the ``readable`` inputs had never failed.
 
-    ``current`` maps each duplicate in the present source to the first input with the same bytes. An input that did not
-    fail keeps the first input in its ledger line, unless ``current`` maps it to one of the ``readable`` inputs.
+    ``current`` is this mapping for the present source. An input that did not fail keeps the first input in its ledger
+    line, unless ``current`` maps it to a ``readable`` input.
     """
     duplicates: dict[int, int] = {}
     for line in lines:
@@ -133,8 +133,8 @@ def _update_duplicates(
 def _count_rows(root: Location, manifest: Manifest, lines: Sequence[ledger.LedgerLine]) -> int:
     """Derive the number of rows of a dataset's conversion from the number of records in each file.
 
-    Rows at the end have no files if all their inputs failed, so more rows than the files show are tried too. Raise
-    PicstoreError if no number of rows fits, because the ledger then belongs to another dataset.
+    Rows at the end have no files if all their inputs failed, so larger numbers of rows are tried too. Raise
+    PicstoreError if no number fits, because the ledger then belongs to another dataset.
     """
     converted = np.array([line.status in (LOSSLESS, REENCODED) for line in lines])
     before = np.concatenate(([0], np.cumsum(converted)))

@@ -25,10 +25,10 @@ class DatasetShape:
     """Streams and sizes of a dataset.
 
     Attributes:
-        streams: number of streams, the sub-directories to which records are dealt, 1 to 9999.
+        streams: number of streams (sub-directories to which records are dealt), 1 to 9999.
         file_size: target size of each file in bytes; shuffling holds one file in memory.
         container_size: bytes of a container, the unit of reading and checking; 4 KiB to 1 GiB.
-        seed: random seed of the permutations that deal records to streams, 64 bits.
+        seed: 64-bit seed of the permutations that deal records to streams.
 
     Raises:
         UsageError: a value is out of its range.
@@ -84,8 +84,8 @@ class Shard:
 def count_rows(inputs: int, mean_bytes: float, shape: DatasetShape) -> int:
     """Return the number of rows into which to divide ``inputs`` images of ``mean_bytes`` bytes on average.
 
-    The number is the larger of two: what keeps files within ``file_size``; and TARGET_ROWS, or fewer if files would
-    then be smaller than MIN_FILE_BYTES. It does not exceed ``inputs``.
+    The number keeps files within ``file_size``. It is at least TARGET_ROWS, or fewer if files would then be smaller
+    than MIN_FILE_BYTES, and at most ``inputs``.
     """
     total = inputs * mean_bytes
     needed = -int(-total // (shape.streams * shape.file_size))

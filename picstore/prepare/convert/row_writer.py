@@ -41,7 +41,7 @@ def make_record(
     attachments: dict[str, bytes] | None = None,
     info: ImageInfo | None = None,
 ) -> Record:
-    """Build the record of a training JPEG; ``info`` is read from the JPEG's headers if it is None.
+    """Build the record of a training JPEG; if ``info`` is None, read it from the JPEG's headers.
 
     Raise ImageError if the JPEG is damaged, UsageError if ``extra`` is not JSON or is too large.
     """
@@ -60,8 +60,9 @@ def make_record(
 class RowWriter(AbstractContextManager["RowWriter"]):
     """Writer of file number ``row`` in every stream (sub-directory) of a dataset.
 
-    Each group of ``streams`` consecutive records is dealt, one record to each stream, by a permutation keyed by (seed,
-    row, group), so each file holds an even sample of the row. One open container per stream is held in memory.
+    Of each ``streams`` consecutive records, every stream gets one, by a permutation keyed by (seed, row, group of
+    records), so each file holds an even sample of the row. One open container (block of records) per stream is held in
+    memory.
 
     Attributes:
         bytes: total size of the JPEGs, extras and attachments so far.
@@ -142,18 +143,17 @@ def join_row_counts(
     first_file: int = 0,
     relabel: Relabel | None = None,
 ) -> RecordCounts | None:
-    """Add up the stored record counts of a job's rows; if a row has no stored counts, count the records in its files.
+    """Add up the record counts of a job's rows; if a row has no stored counts, count the records in its files.
 
     Return None if a file that has to be read is damaged.
 
     Args:
-        root: folder of the dataset.
-        tallies: for each row, the counts of its ledger lines by status.
+        tallies: counts of ledger lines by status, for each row.
         summaries: summaries of the files of all rows.
         fields: names of the attachments.
         first_file: number of row 0's file in each stream.
-        relabel: function from ids and stored labels to present labels; None if no label was edited. With a function,
-            the records of all rows are counted from files.
+        relabel: function from ids and stored labels to present labels; if given, the records of all rows are counted
+            from files. None if no label was edited.
     """
 
     def read(row: int) -> RecordCounts | None:

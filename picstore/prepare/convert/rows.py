@@ -37,16 +37,15 @@ class RowTask:
     Attributes:
         ids: ids of the inputs.
         attachments: names of the attachments that records may have.
-        blamed: reasons, by id, for inputs that are left out because they ended a worker process.
+        blamed: reason, by id, of each input that is left out because it ended a worker process.
         image_timeout: seconds for decoding and encoding an image; 0 for no limit.
-        duplicates: id of each duplicate, to be left out, and id of the first input with the same bytes.
+        duplicates: id of the first input with the same bytes, by the id of each duplicate. Duplicates are left out.
         first_file: number of the file that row 0 writes.
         reuse: folder of the row's previous files, for a retry; see :mod:`picstore.prepare.convert.row_reuse`.
-        container_starts: ids of the inputs that begin a container, as the source states if it is an index.
+        container_starts: ids of the inputs that begin a container (block of records), if the source is an index.
         references: folder of the source's files, for records that refer to images instead of holding them.
-        maps: specifications of the attachments that are maps, by name, as the manifest holds them.
-        one_by_one: whether to finish each input before reading the next, so that it is known which input ends the
-            process.
+        maps: specifications of maps as in the manifest, by attachment name.
+        one_by_one: whether to finish each input before reading the next, to learn which input ends the process.
     """
 
     root: WritableLocation
@@ -93,7 +92,7 @@ def run_rows(
 ) -> dict[int, ledger.WrittenFragment]:
     """Convert rows of the job; return the ledger fragment that was written for each row.
 
-    If a process dies, its row runs again; an input that ends two processes, or exceeds ``image_timeout`` once, is left
+    If a process dies, its row runs again. An input that ends two processes, or exceeds ``image_timeout`` once, is left
     out. Raise PicstoreError if a process dies at an input that is already left out.
     """
     written: dict[int, ledger.WrittenFragment] = {}
@@ -132,8 +131,8 @@ def _read_position(task: RowTask) -> int:
 def convert_row(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenFragment:
     """Convert a row of the job: write a file in each stream (folder) of the dataset, then the row's ledger fragment.
 
-    Memory holds one image or group of small images, and one container of each file that is written. If a retry copies
-    records from the row's previous files, memory also holds one container of each previous file.
+    Memory holds one image or group of small images, and one container (block of records) of each file that is written.
+    A retry that copies records also holds one container of each previous file.
     """
     lines = []
     reusable = ReusableRow(task.reuse, task.attachments)

@@ -67,7 +67,7 @@ class Forked:
 class ForkServer:
     """Server process that loads code once, for all processes that it forks.
 
-    ``loaded`` are modules to import, written ``module``, and functions to call, written ``module:function``.
+    ``loaded`` names what to load: a ``module`` to import, or a ``module:function`` to call.
     """
 
     def __init__(self, *loaded: str) -> None:
@@ -95,8 +95,8 @@ class ForkServer:
     def fork(self, function: Any) -> Forked:
         """Fork a process that calls ``function(connection)`` in the caller's working directory.
 
-        ``function`` is picklable, such as a module-level function; ``connection`` is the process's end of a socket.
-        Raise PicstoreError if the server has ended.
+        ``function`` must be picklable; ``connection`` is the process's end of a socket. Raise PicstoreError if the
+        server has ended.
         """
         ours, theirs = Pipe()
         status, told = os.pipe()

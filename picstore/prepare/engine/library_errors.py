@@ -25,7 +25,7 @@ _captured: int | None = None
 def capture_stderr() -> None:
     """Redirect this process's file descriptor 2 into a pipe; to be called once.
 
-    The pipe need not be emptied: it holds 64 KiB, and writing more fails without blocking. Python's tracebacks and
+    The pipe need not be emptied: it holds 64 KiB, and further writes fail without blocking. Python's tracebacks and
     faulthandler's messages still go to the original stderr.
     """
     global _captured
@@ -64,9 +64,9 @@ def take_first_line() -> str:
 def foreign_errors(context: str) -> Iterator[None]:
     """Translate any exception of an image library into an ImageError that states a short reason and the cause.
 
-    For a damaged TIFF Pillow says "decoder error -2" and libtiff prints the cause on stderr: both go into the reason.
-    All types of exceptions are caught, because hostile files raise many: OSError, SyntaxError, struct.error, KeyError,
-    …
+    For a damaged TIFF, Pillow says "decoder error -2" and libtiff prints the cause on stderr: both go into the reason.
+    Exceptions of all types are caught, because damaged files raise many: OSError, SyntaxError, struct.error, KeyError,
+    ….
     """
     try:
         yield

@@ -42,7 +42,7 @@ class RayEngine:
         """Run tasks as :func:`picstore.prepare.engine.worker_processes.Engine.run` says.
 
         A task that loses its worker runs again on another worker. Raise PicstoreError if a task loses ``MAX_ATTEMPTS``
-        workers, or raises an unexpected error. ``on_progress`` is called once for each task, at its end.
+        workers, or raises an unexpected error. ``on_progress`` is called once per task, at its end.
         """
         ray = import_ray()
         remote = ray.remote(num_cpus=1, max_retries=0)(run_task)
@@ -79,8 +79,8 @@ class RayEngine:
 def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str) -> tuple[R | Exception, int, bool]:
     """Run a task on a node; return the task's result or error, the sum of its progress counts, and whether it failed.
 
-    The task runs in ``folder``, the working directory of the process that called :meth:`RayEngine.run`, if the node
-    has this folder, because sources may be relative paths.
+    The task runs in ``folder``, the working directory of the process that called :meth:`RayEngine.run`, if the node has
+    this folder. Relative paths of sources need this.
     """
     with contextlib.suppress(OSError):
         os.chdir(folder)
@@ -116,7 +116,7 @@ def _on_loopback() -> Iterator[None]:
     """Let clusters that Ray starts in the block listen on 127.0.0.1 only, as they do on macOS and Windows.
 
     On Linux, ``ray.init`` otherwise replaces 127.0.0.1 by the machine's address, and all servers listen on every
-    interface. The environment variable affects the processes that Ray starts; the constant in Ray's module affects this
+    interface. The environment variable affects the processes that Ray starts. The constant in Ray's module affects this
     process, which may have read the variable before.
     """
     from ray._private import ray_constants
@@ -160,10 +160,10 @@ def _reaching_cluster() -> Iterator[None]:
 
 @contextlib.contextmanager
 def connect(workers: int | None = None) -> Iterator[RayEngine]:
-    """Connect to the cluster that ``RAY_ADDRESS`` names, else to one that runs on this machine, else start one.
+    """Connect to the cluster that ``RAY_ADDRESS`` names, else to a cluster on this machine, else start a cluster.
 
-    ``workers`` is the number of tasks at a time; None stands for the cluster's number of cores. Raise MissingDependency
-    if Ray is not installed, PicstoreError if the cluster cannot be reached.
+    ``workers`` is the largest number of concurrent tasks; None for the cluster's number of cores. Raise
+    MissingDependency if Ray is not installed, PicstoreError if the cluster cannot be reached.
     """
     connecting = join_cluster()
     cores = int(cluster_resources().get("CPU", 1))

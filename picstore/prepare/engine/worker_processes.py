@@ -65,8 +65,8 @@ class Engine(Protocol):
     ) -> Iterator[tuple[T, R | Died]]:
         """Run ``function(task, on_progress)`` for each task; yield (task, result or :class:`Died`) as each task ends.
 
-        At most ``workers`` tasks run at a time. Tasks are taken from the left of ``tasks``, to which the caller may
-        append meanwhile.
+        At most ``workers`` tasks run at a time. Tasks are taken from the left of ``tasks``; the caller may append more
+        meanwhile.
 
         Args:
             function: module-level function; task and result must be picklable.
@@ -81,8 +81,8 @@ class Engine(Protocol):
 class LocalEngine:
     """Engine that runs tasks in up to ``workers`` processes on this machine.
 
-    A process older than ``max_life`` seconds gets no more tasks and is replaced; None is ``_MAX_LIFE_SECONDS``. Give
-    ``math.inf`` for a function that loads a model, so that each process loads the model only once.
+    A process older than ``max_life`` seconds gets no more tasks and is replaced; None stands for ``_MAX_LIFE_SECONDS``.
+    ``math.inf`` suits a function that loads a model, because each process then loads the model only once.
     """
 
     workers: int
@@ -139,7 +139,7 @@ _server: ForkServer | None = None
 def start_fork_server(*loaded: str) -> ForkServer:
     """Start the fork server, which loads code in the background (see :class:`ForkServer`), and return immediately.
 
-    While the server runs, further calls have no effect; :class:`LocalEngine` calls this function too.
+    While the server runs, further calls, such as those of :class:`LocalEngine`, have no effect.
     """
     global _server
     if _server is None or not _server.alive:
@@ -165,9 +165,9 @@ def wait_for_fork_server() -> None:
 def time_limit(seconds: float) -> Iterator[None]:
     """End this process by SIGALRM if the ``with`` block takes more than ``seconds``; 0 sets no limit.
 
-    Use this only in tasks, whose engine starts another process. The operating system ends the process, even in C code
-    that does not return to Python, with or without the GIL. The two system calls take 6 µs per block; an empty context
-    manager takes 1.3 µs.
+    Use this only in tasks, because their engine replaces the process. The operating system ends the process, even in C
+    code that does not return to Python, with or without the GIL. The two system calls take 6 µs per block; an empty
+    context manager takes 1.3 µs.
     """
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -250,7 +250,7 @@ class _ProgressMeter:
 def _receive_tasks(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
     """Queue the tasks that come through the pipe; end this process when the parent process ends, even by SIGKILL.
 
-    An orphaned process would write files that a resumed run writes too. Report an error if a task cannot be unpickled.
+    An orphaned process would write files that a resumed run also writes. Report an error if a task cannot be unpickled.
     """
     try:
         while True:

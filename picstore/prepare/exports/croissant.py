@@ -64,8 +64,8 @@ _SOURCE = {"fileSet": {"@id": "files"}}
 def write_dataset_croissant(dataset: Dataset, out: Where, progress: Progress | None = None) -> str:
     """Describe a saved dataset in the Croissant file ``out``, and return the file's path or URL.
 
-    All files of the dataset are read to compute their SHA-256. If ``out`` exists, its name, its description and the
-    fields that picstore does not write, such as license and creator, are kept.
+    All files of the dataset are read to compute their SHA-256. If ``out`` exists, its name and description are kept,
+    and all fields that picstore does not write, such as license and creator.
 
     Raises:
         UsageError: the dataset is a selection, is joined or has unsaved edits; or ``out`` exists and is not JSON-LD.
@@ -98,7 +98,7 @@ def write_export_croissant(dataset: Dataset, folder: Location, form: str) -> Non
 
     The file lists shards and tables with their SHA-256; images that are single files are described only by a pattern of
     their paths. The dataset's name in the file begins with ``picstore-`` and the start of the dataset's uuid, so that
-    equal datasets give equal files, whatever the folder.
+    equal datasets give equal files.
     """
     name = f"picstore-{dataset.uuid[:8]}"
     names = sorted(each for each, _ in folder.files() if form != "folder" or "/" not in each)

@@ -24,7 +24,7 @@ _MAGIC = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"II*\0": "tif", b"MM\0*": 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """Record as the index of its container describes it, without the bytes of image and attachments.
+    """Record as described by the index of its container (block of records), without image and attachments.
 
     Attributes:
         jpeg: size of the image in bytes.
@@ -43,7 +43,7 @@ class Part:
     """Consecutive records that one call of :meth:`ExportFormat.write` writes.
 
     Attributes:
-        number: number of the part, 0 for the first.
+        number: number of the part, from 0.
         count: number of records.
         names: in the format ``folder``, each record's path in the export without ``.jpg``; else empty.
     """
@@ -57,8 +57,8 @@ class Part:
 class ExportFormat(ABC):
     """Format in which a dataset is exported, part by part; a part is a run of consecutive records, usually one file.
 
-    The records are divided into parts before any image is read, and a record whose image then proves damaged is left
-    out of its part. So parts can be written in any order, and every export of a dataset writes the same bytes.
+    Records are divided into parts before any image is read; a record whose image then proves damaged is left out. So
+    parts can be written in any order, and every export of a dataset writes the same bytes.
 
     Attributes:
         root: folder of the export.
@@ -96,7 +96,7 @@ class ExportFormat(ABC):
     def write(self, part: Part, records: Iterable[Record | None]) -> Any:
         """Write a part's records durably, in a worker process; in ``records``, None stands for an unreadable record.
 
-        If the worker process dies, another process calls this again for the same part.
+        If the worker process dies, another process calls this method again for the same part.
 
         Returns:
             What :meth:`close` needs to know about the part; None if no record was readable and nothing was written.
@@ -110,8 +110,8 @@ class ExportFormat(ABC):
 def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[Part]:
     """Divide records of given sizes in bytes into shards.
 
-    A shard ends before the record that would exceed ``shard_size``. With ``exceed``, it ends after the record that
-    reaches ``shard_size``.
+    A shard ends before the record that would exceed ``shard_size``; with ``exceed``, after the record that reaches
+    ``shard_size``.
     """
     counts: list[int] = []
     held = 0
@@ -137,8 +137,8 @@ def close_gaps(path: Callable[[int], Path], written: Sequence[Any]) -> None:
 def durable_file(path: Path, root: Path) -> Iterator[BinaryIO]:
     """Open a file for writing, which appears at ``path``, complete and durable, at the end of the ``with`` block.
 
-    Until then the file has a unique name in ``root``, because two processes may write the file at a time: if a task is
-    wrongly taken for dead, another process runs the task again.
+    Until then the file has a unique name in ``root``, because two processes may write it at a time: a task wrongly
+    taken for dead is run again.
     """
     partial = partial_path(root / path.name)
     with partial.open("wb") as file:
