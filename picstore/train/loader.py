@@ -40,9 +40,9 @@ class EpochSampler:
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration begin an epoch; the first call after ``load_state_dict`` keeps the loaded position.
 
-        The number in that first call is the training loop's number for the state's epoch; later numbers are relative to
-        it. The loop's number differs from the loader's if a limit on steps cut an epoch short: Lightning then counts a
-        new epoch, but the loader still makes the rest of the previous epoch.
+        The first call tells which number the training loop gives to the state's epoch; later calls count from there.
+        The loop and the loader may number epochs differently: if a limit on steps ends an epoch early, Lightning counts
+        a new epoch, but the loader first makes the rest of the old one.
         """
         self.loader._cursor.follow_epoch(epoch)
 
@@ -266,7 +266,7 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration begin ``epoch``, or continue in its middle if a state of ``epoch`` was just loaded.
 
-        An iterator that is in use continues, and ``position`` follows it.
+        An iterator already in use goes on with its epoch, and ``position`` follows that iterator.
         """
         self._cursor.set_epoch(epoch)
 

@@ -137,9 +137,10 @@ def _path(value: Any, name: str) -> str | os.PathLike[str]:
 
 
 class LoaderOptions(TypedDict, total=False):
-    """Options of :class:`picstore.DataMux`. A configuration may contain the options that TOML can express.
+    """Options of :class:`picstore.DataMux`; a configuration file may contain the options that TOML can express.
 
-    An option that is ``Annotated`` is checked by the function in its annotation; other options are checked where used.
+    The function in an option's annotation checks its values. Options without a function are checked where they are
+    used.
     """
 
     seed: Annotated[int, _integer()]
@@ -191,10 +192,10 @@ def check_arguments(given: Mapping[str, Any]) -> LoaderArguments:
     """Check the arguments that ``LoaderArguments`` names, and leave out all others.
 
     Returns:
-        The arguments, with Python's own types instead of NumPy's, so that a state can contain them.
+        The checked arguments; NumPy's numbers become Python's, which a state can contain.
 
     Raises:
-        UsageError: an argument has another type or is out of range; the message says what to give instead.
+        UsageError: an argument has a wrong type or is out of range; the message says what to give instead.
     """
     checked = {name: _CHECKS[name](value, name) for name, value in given.items() if name in _CHECKS}
     return cast("LoaderArguments", checked)
@@ -220,9 +221,9 @@ def records_of_batch(batch_size: int | None, aug_repeats: int) -> int:
 def check_main_guard() -> None:
     """Raise UsageError if a loader is pickled for a worker whose main script has no ``__name__`` guard.
 
-    From Python 3.14 on, and on macOS always, workers of a DataLoader are not forked but import the main script. Without
-    a guard the script would start workers in the worker, which Python refuses, and this process would only notice a
-    lost connection. A script has a guard if it mentions ``__name__`` or ``parent_process``.
+    From Python 3.14 on, and on macOS always, a DataLoader's workers import the main script. Without a guard, the script
+    would start workers in each worker. Python refuses this, and the main process would only report a lost connection. A
+    script that mentions ``__name__`` or ``parent_process`` counts as guarded.
     """
     main = sys.modules.get("__main__")
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)

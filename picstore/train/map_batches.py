@@ -149,7 +149,7 @@ def map_parts(
     """Yield the values of each part in turn; other threads make batches in advance, this thread calls the function.
 
     Args:
-        parts: indices of the containers of each part.
+        parts: indices of each part's containers.
 
     Raises:
         UsageError: the function returned values that no column can hold, or values of different types or shapes.
@@ -202,9 +202,9 @@ def join_values(parts: Iterable[tuple[I64, Values, Form]], failures: Iterable[Fa
 
 
 def require_form(form: Form, expected: Form, record: int, who: str) -> None:
-    """Raise UsageError if a record's value has another form than expected.
+    """Raise UsageError if a record's value does not have the type and shape in ``expected``.
 
-    ``who`` stands before the expected form in the error's message, for example "record 4 has".
+    The error's message is ``who``, for example "record 4 has", followed by the expected form.
     """
     if form != expected:
         raise UsageError(
@@ -227,7 +227,8 @@ def _ahead(executor: ThreadPoolExecutor, function: Callable[[T], R], items: Iter
 def _divide(job: MapJob, read: Iterable[tuple[int, bool, Container | Damage]]) -> Iterator[_Chunk]:
     """Divide the undamaged records of containers into batches; a task's last batch may be smaller, even empty.
 
-    Each container comes with its index and whether it is the last of its task.
+    Args:
+        read: for each container its index, whether it is the last of its task, and its contents or its damage.
     """
     dataset, none = job.source.dataset, np.zeros(0, np.int64)
     chunk = empty = _Chunk({}, none, none)
@@ -320,10 +321,13 @@ def _failure(container: Container, k: int, reason: str) -> Failure:
 
 
 def check_values(returned: Any, ids: I64) -> tuple[Values, Form]:
-    """Return the values that a function returned for records ``ids``, as an array (n, …) or n strings, and their form.
+    """Return the values that a function returned for records ``ids``, and their type and shape.
+
+    Returns:
+        Values, an array (n, …) or n strings; and their form.
 
     Raises:
-        UsageError: the function did not return a tensor, an array or a list with one value for each record; or a value
+        UsageError: the function did not return a tensor, an array or a list with one value for each record. Or a value
             is None, has a type that no column has, or differs in type or shape from the first.
     """
     if isinstance(returned, torch.Tensor):

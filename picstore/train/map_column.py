@@ -70,15 +70,17 @@ def make_mapped_column(
     """Call the job's function for all images of a dataset or selection, and save the values as a column.
 
     Args:
+        column: name of the new column.
         settings: what determines the values, as JSON; a resumed run must have equal settings.
         engine: engine of processes; or the number of threads of this process that make batches.
-        limit: maximum number of failures with which the column is saved.
+        resume: whether to continue an interrupted run.
+        limit: maximum number of failed images with which the column is saved.
 
     Raises:
         UsageError: the dataset cannot be edited, the column's name or values are not allowed, or another process is
-            making it.
+            making the column.
         Unfinished: an earlier run was interrupted, and ``resume`` is false.
-        TooManyFailures: there are more than ``limit`` failures; the finished parts are kept.
+        TooManyFailures: more than ``limit`` images failed; the finished parts are kept.
         Conflict: other processes edited the dataset during each attempt to save the column.
     """
     root = _check_column(dataset, column)
@@ -120,7 +122,8 @@ def make_mapped_column(
 def divide_containers(counts: I64, batch_size: int) -> list[tuple[int, ...]]:
     """Divide the containers that have records into parts: runs of containers, each with the records of several batches.
 
-    ``counts``, (n,), are the containers' numbers of records.
+    Args:
+        counts: (n,), number of records in each container.
     """
     least = max(_BATCHES_A_PART * batch_size, int(counts.sum()) // _MOST_PARTS)
     parts: list[tuple[int, ...]] = []

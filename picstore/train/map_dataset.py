@@ -47,21 +47,22 @@ class MapDataset(data.Dataset[Item]):
 
     A MapDataset works with samplers, ``Subset``, ``random_split`` and a DataLoader's workers, forked or spawned, and
     can be pickled. Images equal those of a :class:`Loader` with the same transforms, seed and epoch. Each record is
-    read by itself; of a large image, only the rows of tiles that the transforms need. :class:`Loader` reads containers
-    in order, which is faster.
+    read alone; of a large image, only the rows of tiles that the transforms need are read. :class:`Loader` is faster,
+    because it reads whole containers in order.
 
-    Call ``set_epoch`` before each epoch. Without it, a DataLoader's workers draw new parameters for each batch, by the
-    seed that torch gives them. Outside of workers the epoch is 0, and the first record that comes again with the same
-    parameters causes a warning.
+    Call ``set_epoch`` before each epoch. Without the call, a DataLoader's workers draw new parameters for each batch
+    from the seed that torch gives them. Outside of workers the epoch is then 0, and the first record that comes again
+    with the same parameters causes a warning.
 
     Args:
         path: directory or URL of a finished dataset; or an open dataset.
-        transform: as for :class:`Loader`; callables take a single image (3, H, W), and torch's generators are not
-            seeded. With ``Views``, which take no callables and no targets here, the image of an item is a dict of the
-            groups' views, (count, 3, H, W) each.
+        transform: transforms, as for :class:`Loader`. Callables take one image (3, H, W), and torch's generators are
+            not seeded. ``Views`` can have no callables and no targets here; they make each image a dict of the groups'
+            views, (count, 3, H, W) each.
         seed: seed of the transforms.
-        targets: as for :class:`Loader`. With targets an item is ``(image, target)``: a dict with the ``label``, the
-            ``id``, the targets that move with the image, and the record's values in the columns.
+        targets: names of targets, as for :class:`Loader`. With targets an item is ``(image, target)``. The target is a
+            dict of the ``label``, the ``id``, the targets that move with the image, and the record's values in the
+            columns.
         dtype, max_pixels, reducing_gap: as for :class:`Loader`.
 
     Attributes:

@@ -56,21 +56,22 @@ class DataMux(BatchLoader[MuxOrder]):
     Args:
         config: file in PicPoc's format or in TOML, see ``picstore/train/mux_config.py``; options given here have
             precedence over those in the file. Or a list of open datasets, such as selections, each with its base label
-            and count.
-        transform: transforms of sources without transforms of their own. Callables among them are called with whole
-            batches, whatever the sources.
+            (the number added to its labels) and its count of records in a batch.
+        transform: transforms of the sources (datasets) that have no transforms of their own. Callables among them get
+            whole batches, with images of all sources.
         schedule: counts that change: ``(step, counts)`` in ascending order of steps, which are indices of batches. From
-            the step on, the counts replace the configuration's. Counts are a list, by source, or a dict by name.
-            The name of a source is its ``name`` in TOML, or else its path as written. A source that a dict does not
-            name keeps its count.
-        global_counts: whether counts are for the batches of all ranks together, in which case the sizes of the ranks'
-            batches differ by at most one. Otherwise counts are for each rank's batch.
+            the step on, ``counts`` replace the configuration's. They are a list, one for each source, or a dict from
+            names to counts. A source's name is its ``name`` in TOML, or else its path as written. A source missing in
+            the dict keeps its count.
+        global_counts: whether counts are for the batches of all ranks together; the sizes of the ranks' batches then
+            differ by at most one. Otherwise counts are for each rank's batch.
         lanes: number of parts of each source that batches mix, at most 65,536. By default all sources together have
-            about 32, and ranks do not share a lane. ``load_state_dict`` takes over the lanes of the state unless they
-            are given here.
+            about 32, and no two ranks read the same part. ``load_state_dict`` takes over the lanes of the state unless
+            they are given here.
         classes: meaning of labels if the datasets have different classes: ``"join"`` gives all classes of one name the
             same label, ``"offset"`` numbers each dataset's classes after those of the previous one, ``"same"`` keeps
-            labels as they are. None keeps them too, with a warning if a label has several names. Labels of boxes stay.
+            labels as they are. None also keeps labels, with a warning if a label has several names. Labels of boxes do
+            not change.
         epoch_batches: number of batches after which an iteration ends; the next iteration continues from there.
         seed, device, threads, budget, targets, dtype: as for :class:`picstore.Loader`.
         memory_format, decoder, isolate, processes, engine, workers, collate: as for :class:`picstore.Loader`.
@@ -173,9 +174,9 @@ class DataMux(BatchLoader[MuxOrder]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where another mux of the same datasets and seed stopped.
 
-        The other mux may have had different counts, schedule and world size. But count each dataset's samples in the
-        other mux's complete global batches: one of this mux's global batches must begin after the same numbers. A
-        state in the middle of a batch, after ``read``, also needs the same counts and world size.
+        The other mux may have had other counts, another schedule or another world size, if one of this mux's global
+        batches begins exactly where the other mux stopped, after the same number of samples of each dataset. A state in
+        the middle of a batch, after ``read``, also needs the same counts and world size.
 
         Raises:
             UsageError: the state does not fit this mux.
@@ -245,10 +246,10 @@ def number_classes(sources: Sequence[TrainingSource], choice: str | None) -> tup
 
     Args:
         sources: sources with the base labels of the configuration.
-        choice: the option ``classes`` of a mux.
+        choice: the mux's option ``classes``.
 
     Raises:
-        UsageError: classes are to be numbered, but a dataset has no class names, or was given a base label.
+        UsageError: classes are to be numbered, but a dataset has no class names or has a base label.
     """
     if choice in (None, "same"):
         if choice is None:

@@ -113,10 +113,11 @@ def _scheduled(chosen: Any, names: list[str], before: list[int]) -> list[int]:
 def read_config(path: Any) -> MuxConfig:
     """Read a configuration; raise UsageError if it is not valid.
 
-    A file whose name ends in .toml is TOML. Any other file has the format of the library PicPoc: for each dataset its
-    path, its base label (the number added to its labels), and its count of records in a batch. Relative paths in a file
-    are looked up in the file's folder, then in the working directory. Instead of a file, open datasets can be given,
-    each with its base label and count.
+    Args:
+        path: file, or a list of open datasets, each with its base label (the number added to its labels) and its count
+            of records in a batch. A file whose name ends in .toml is TOML. Any other file has the format of the library
+            PicPoc: path, base label and count of each dataset. Relative paths in a file are looked up in the file's
+            folder, then in the working directory.
     """
     if not isinstance(path, (str, os.PathLike)):
         if not isinstance(path, Sequence) or isinstance(path, (bytes, bytearray)):

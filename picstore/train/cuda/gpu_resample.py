@@ -78,7 +78,7 @@ def sampled(table, descriptor, y, x):
 
 @device_function
 def _filtered(table, descriptor, y, x):
-    """Resample an upright image; return red, green and blue of the output pixels (y, x).
+    """Resample an unrotated image; return red, green and blue of the output pixels (y, x).
 
     Pixels are first summed along columns, with 6 fractional bits, and then along rows, as on the CPU.
     """
@@ -136,10 +136,11 @@ def _level(total):
 
 @device_function
 def _position(descriptor, y, x, axis: tl.constexpr):
-    """Compute the positions of the output pixels (y, x) along one axis of the source image.
+    """Compute where the output pixels (y, x) lie along one axis of the source image.
 
     Returns:
-        The positions, float64, at most 2 pixels beyond the clip; the clip's first pixel; and the clip's last pixel.
+        Three values. The positions, float64 in source pixels, at most 2 pixels outside the part of the source that may
+        be read. The first pixel of that part. The last pixel of that part.
     """
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5

@@ -16,12 +16,12 @@ _SIDE = tl.constexpr(words.SIDE)
 def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Compute the pixels of ROWS rows and 4 · COLUMNS columns; the grid is (programs for the largest image, images).
 
-    A lane computes four adjacent pixels, so rows must begin at multiples of four bytes.
+    A thread computes four adjacent pixels, so rows must begin at multiples of four bytes.
 
     Args:
-        images: int64 (n, IMAGE_WORDS), words of the images, see ``jpeg/gpu_segment_layout.py``.
+        images: int64 (n, IMAGE_WORDS), description of each image, see ``jpeg/gpu_segment_layout.py``.
         planes: uint8, results of ``gpu_inverse_dct.inverse_dct``.
-        pixels: uint8, receives planes of red, green and blue.
+        pixels: uint8, receives each image's planes of red, green and blue.
     """
     image = images + tl.program_id(1).to(tl.int64) * _WORDS
     width, height = tl.load(image + _WIDTH).to(tl.int32), tl.load(image + _HEIGHT).to(tl.int32)
@@ -90,7 +90,7 @@ def _chroma(image, COMPONENT: tl.constexpr, planes, x, y, width, height, known):
 
 @device_function
 def _columns(row, n, count, known):
-    """Return samples n - 1 to n + 2 of a row, for even n; beyond the ends, the first or last sample is repeated."""
+    """Return samples n - 1 to n + 2 of a row, for even n; beyond an end of the row, the end's sample is repeated."""
     two = tl.load((row + n).to(tl.pointer_type(tl.uint16)), known, 0).to(tl.int32)
     before = tl.load(row + tl.maximum(n - 1, 0), known, 0).to(tl.int32)
     after = tl.load(row + tl.minimum(n + 2, count - 1), known, 0).to(tl.int32)

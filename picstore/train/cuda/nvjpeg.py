@@ -41,12 +41,12 @@ _ALLOCATOR_FAILURE, _NOT_INITIALIZED, _ARCH_MISMATCH = 5, 1, 7
 
 
 def choose_decoder(name: str, device: torch.device) -> str:
-    """Return the name of the decoder for a device: ``name``, or a default instead of ``"auto"``.
+    """Return ``name``, or the default decoder of the device if ``name`` is ``"auto"``.
 
-    ``"auto"`` is ``"picstore"`` on a GPU and ``"cpu"`` elsewhere; both decode to the same pixels.
+    The default is ``"picstore"`` on a GPU and ``"cpu"`` elsewhere; both decode to the same pixels.
 
     Raises:
-        UsageError: the name is unknown, or the device has no such decoder.
+        UsageError: ``name`` is unknown, or the device has no decoder of this name.
     """
     if name not in DECODERS:
         raise UsageError(f"decoder {name!r} is unknown; use one of {', '.join(DECODERS)}")
@@ -58,7 +58,7 @@ def choose_decoder(name: str, device: torch.device) -> str:
 
 
 def load_decoder(name: str, device: torch.device) -> Decode:
-    """Return nvJPEG's decoder of lists of streams for a device, from ``"torchcodec"`` or ``"torchvision"``.
+    """Return a function that decodes lists of JPEGs by nvJPEG, from the package ``"torchcodec"`` or ``"torchvision"``.
 
     Raises:
         MissingDependency: the package is not installed, is too old, or does not load with this torch.
@@ -102,7 +102,7 @@ def check_determinism() -> None:
     """Check that torch does not fill new memory with a constant, which could overwrite an image decoded by nvJPEG.
 
     Raises:
-        UsageError: torch fills new memory; nvJPEG's hardware does not wait for the CUDA stream that does this.
+        UsageError: torch fills new memory. nvJPEG's hardware does not wait for the CUDA stream that fills the memory.
     """
     fills: Any = torch.utils.deterministic
     if torch.are_deterministic_algorithms_enabled() and fills.fill_uninitialized_memory:
@@ -114,12 +114,12 @@ def check_determinism() -> None:
 
 @dataclass(frozen=True)
 class DecodedStreams:
-    """Images decoded from a batch's streams.
+    """Images decoded from a batch's JPEG streams.
 
     Attributes:
         images: uint8 (3, h, w) on the device; None for a stream that neither the device nor the CPU decodes.
-        problems: for each image that is None, by its index, the reason.
-        refused: for each image that the device left to the CPU, the reason.
+        problems: reason for each None in ``images``, by index in ``images``.
+        refused: reasons, one for each image that the device left to the CPU.
     """
 
     images: list[torch.Tensor | None]
@@ -128,17 +128,18 @@ class DecodedStreams:
 
 
 def decode_all(streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, device: torch.device) -> DecodedStreams:
-    """Decode a batch's streams on a device; leave streams that fail there to the CPU.
+    """Decode a batch's JPEG streams on a device; the CPU decodes the streams that fail there.
 
     Args:
-        streams: uint8 (m,) in CPU memory.
+        streams: uint8 (m,) in CPU memory, one for each image.
         sizes: int64 (n, 2), expected width and height of each image.
-        decode, device: function returned by ``load_decoder``, and its device.
+        decode: function returned by ``load_decoder``.
+        device: the device of ``decode``.
 
     Raises:
         torch.cuda.OutOfMemoryError: the device has too little memory for one image.
         RuntimeError: the device fails.
-        UsageError: see ``check_determinism``.
+        UsageError: torch fills new memory, see ``check_determinism``.
     """
     if device.type == "cuda":
         check_determinism()
@@ -164,10 +165,10 @@ def _decode_some(
 ) -> list[torch.Tensor | str]:
     """Decode JPEG streams in one call; if it fails, in a call for each half, and so on down to single streams.
 
-    If memory was lacking, first free torch's cached memory and repeat the same call (with ``again``).
+    If the call lacks memory, first free torch's cached memory and repeat the call with ``again`` set.
 
     Returns:
-        For each stream its image or, if it fails even as a single stream, the error's message.
+        For each stream its image or, if the stream fails even alone, the error's message.
     """
     if device.type == "cuda":
         # Wait for all work on the CUDA stream, because nvJPEG's hardware does not wait, and may write to memory that
@@ -197,7 +198,7 @@ def _decode_some(
 
 
 def _kind_of(error: RuntimeError) -> str:
-    """Return the kind of a decoder's error: ``"memory"``, ``"device"``, or else ``"stream"``, a fault of the JPEG.
+    """Return the kind of a decoder's error: ``"memory"``, ``"device"``, or ``"stream"`` for a fault of the JPEG.
 
     Decoders raise RuntimeError for all kinds; torchvision even turns torch's OutOfMemoryError into a RuntimeError.
     """

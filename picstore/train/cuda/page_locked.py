@@ -24,15 +24,15 @@ _warned = threading.Event()
 
 
 def lock_pages(array: U8, device: torch.device) -> bool:
-    """Page-lock the mapped memory that holds an array, at its first use, until the memory is unmapped.
+    """Page-lock the mapped memory that holds an array until the memory is unmapped; later calls change nothing.
 
     Args:
-        array: array of a batch, which no other thread uses. Copies to the GPU must end before the array is freed.
+        array: array of a batch, used by no other thread. Copies to the GPU must end before the array is freed.
         device: a GPU; or the CPU with Triton's interpreter, which can read any memory.
 
     Returns:
-        Whether the memory is page-locked. Memory that is not from ``map_memory`` is not locked, for instance a batch
-        from a cluster's object store, which is used only once. The first refusal by CUDA is logged.
+        Whether the memory is page-locked. Memory that is not from ``map_memory`` is not locked: a batch from Ray's
+        object store, for instance, is used only once. The first refusal by CUDA is logged.
     """
     if device.type != "cuda":
         return True
@@ -55,7 +55,7 @@ def lock_pages(array: U8, device: torch.device) -> bool:
 def _register(mapping: Mapping, device: torch.device) -> str:
     """Page-lock mapped memory until the memory is unmapped; return CUDA's error message, or "" after success.
 
-    A new thread makes the call, because otherwise torch would raise this call's error at the thread's next launch.
+    A new thread calls CUDA, because torch would raise an error of the call again at the same thread's next launch.
     """
     problems = ["its thread ended"]
 

@@ -74,7 +74,9 @@ def make_resample_params(
 ) -> ResampleParams:
     """Return kernel parameters for resampling decoded images to the same pixels as ``train/cpu/render.py``.
 
-    ``origins``, (n, 2): left and top of the decoded pixels in source pixels; decoding divided sides by ``factors``.
+    Args:
+        origins: int64 (n, 2), left and top of each decoded image in pixels of its source image.
+        factors: int64 (n,), factor by which decoding divided each image's sides.
 
     Raises:
         UsageError: coordinates are not finite or exceed 2**24.
@@ -111,8 +113,9 @@ def minify_slanted(
     """Split the antialiased resampling of rotated or sheared images in two resamplings; the first reduces their size.
 
     Returns:
-        Indices of the k images to minify, int64 (k,); their parameters for the first resampling; and all images'
-        parameters for the second, in which the caller must set the ``planes`` of the minified images.
+        Three values. The indices of the k images to minify, int64 (k,). The parameters of these k images for the first
+        resampling. The parameters of all images for the second, in which the caller must set the ``planes`` of the k
+        images.
     """
     if not params.slanted.any():
         return np.zeros(0, np.int64), params, params
