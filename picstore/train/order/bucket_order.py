@@ -103,8 +103,8 @@ class BucketOrder:
         """Yield the samples of an epoch's batches ``first`` to ``stop`` - 1 on all ranks, in parts.
 
         Yields:
-            Three arrays (n,): for each sample, its batch, its rank, and the position of its record among the live
-            records. Samples are sorted by batch, then by rank, and are otherwise in the order of the epoch.
+            Three int64 arrays (n,): each sample's batch, its rank, and the position of its record among the live
+            records. Samples are sorted by batch, then by rank, then by the order of the epoch.
         """
         plan, passed = self._plan(live, epoch), first
         for planned in plan.chunks(plan.start(first)):
@@ -185,11 +185,9 @@ class BucketOrder:
 class _RankReading:
     """Maker of a rank's requests for the planned batches of an epoch, from sample ``start`` on.
 
-    A container is requested while its lane (part of the epoch that batches mix) reads it. When the lane leaves the
-    container, the records that later batches of this rank need are set aside. Other records are read alone: those whose
-    lane left the container before the first batch, those in lanes that only other ranks read, and those whose lane has
-    several ranks and left the container before their batch was complete, because their rank was then unknown. A
-    DataLoader's worker does not know which batches will be its own, so it sets nothing aside.
+    Batches mix lanes, which are parts of the epoch. A container is requested while a lane reads it. When the lane
+    leaves the container, the records that this rank's later batches need are set aside. All other records are read
+    alone. A DataLoader's worker sets nothing aside, because it does not know which batches will be its own.
     """
 
     def __init__(self, rank: int, rank_shares: RankShares, *, epoch: int, start: int, step: int) -> None:

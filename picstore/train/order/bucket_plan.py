@@ -44,12 +44,12 @@ _SPAN = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class BucketTable:
-    """Buckets (ranges of image shapes) of a dataset's live records, which are the records that are not deleted.
+    """Bucket (range of image shapes) of each live record of a dataset; a live record is one that is not deleted.
 
     Attributes:
         starts: int64 (containers + 1,), number of live records before each container.
-        buckets: uint8 (records,), bucket of each live record.
-        tally: (containers, buckets), number of records of each container in each bucket.
+        buckets: uint8 (records,), index of each live record's bucket.
+        tally: (containers, buckets), number of live records in each container and bucket.
     """
 
     starts: I64 = field(repr=False)
@@ -93,11 +93,10 @@ class BucketCounts:
         return self._joined(self._order.lane_positions(sample)) - self._before_lanes
 
     def since(self, firsts: I64, sample: int) -> tuple[I64, I64]:
-        """Find the samples of an epoch before ``sample``; each bucket's first ``firsts`` samples may be left out.
+        """Find the last samples of each bucket before ``sample``; a bucket's first ``firsts`` samples may be missing.
 
         Returns:
-            The ascending indices of the samples found, and for each bucket, the number of its samples before them. The
-            search goes back in growing steps until only such samples are missing.
+            The samples' indices in the epoch, ascending; and for each bucket, how many of its samples come before them.
         """
         begins, seen = np.full(len(firsts), sample), self.before(sample)
         found, span = [np.zeros(0, dtype=np.int64)], _SPAN
@@ -142,13 +141,13 @@ class BucketCounts:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatches:
-    """Samples of a chunk of an epoch, and of batches that earlier chunks have left incomplete, sorted by batch.
+    """Samples of a chunk of an epoch, and samples of batches that earlier chunks have left incomplete.
 
     Attributes:
-        samples: samples by batch, and within a batch in the order of the epoch; incomplete batches included.
-        group: (samples,), index of each sample's batch.
+        samples: table (samples,), sorted by batch, and within a batch by the order of the epoch.
+        group: int64 (samples,), index of each sample's batch.
         complete: bool (batches,), whether ``samples`` holds the whole batch.
-        last: (batches,), index in ``samples`` of each batch's last sample.
+        last: int64 (batches,), index in ``samples`` of each batch's last sample.
     """
 
     samples: Table
@@ -222,10 +221,10 @@ class BucketPlan:
         return BucketCounts(self.order, self.table)
 
     def _locate(self, numbers: I64, seen: I64) -> Table:
-        """Return a row of _SAMPLE for each sample with an index in ``numbers``, except samples that no batch takes.
+        """Return a row of _SAMPLE for each of the samples ``numbers`` of an epoch, except samples that no batch takes.
 
         Args:
-            seen: each bucket's number of samples before these samples; those of ``numbers`` are added in place.
+            seen: (buckets,), number of earlier samples in each bucket; the samples ``numbers`` are added in place.
         """
         located = self.order.locate(numbers)
         bucket = self.table.of(located.container, located.record)

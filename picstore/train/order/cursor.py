@@ -36,14 +36,14 @@ class Worker:
 class EpochCursor:
     """Next batch of a loader, as an epoch and the index of a batch in the epoch.
 
-    A DataLoader's workers are copies of the loader, made for each epoch or kept, and no worker tells the original
-    loader its position. So each worker finds its next batch in memory that all processes share. Worker w of n makes the
-    batches w, w + n, … of an epoch, which is the order in which a DataLoader asks its workers.
+    A DataLoader's workers are copies of the loader, and do not tell the original loader their positions. So each worker
+    keeps its position in memory that all processes share. Worker w of n makes the batches w, w + n, … of an epoch,
+    because a DataLoader asks its workers in turn.
 
     Args:
-        length: function that returns the number of batches in an epoch, or None if an epoch has no end.
-        whole: whether the iteration after one that was broken off begins the next epoch instead of continuing with the
-            next batch. In workers it always begins the next epoch if epochs end, because workers are ahead of the
+        length: function from an epoch to its number of batches, or to None if the epoch has no end.
+        whole: whether the iteration after one that was broken off begins the next epoch; otherwise it continues with
+            the next batch. In workers it always begins the next epoch if epochs end, because workers are ahead of the
             batches that the caller has taken.
 
     Attributes:
@@ -88,7 +88,7 @@ class EpochCursor:
         self._offset, self.loads = None, self.loads + 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration begin with ``epoch``, unless it would continue in the middle of ``epoch``.
+        """Make the next iteration begin ``epoch``, unless the next iteration would continue in the middle of ``epoch``.
 
         Raise UsageError unless ``epoch`` is an integer from 0 to 2**42.
         """
@@ -100,9 +100,10 @@ class EpochCursor:
         self._named = self._epoch, self._batch
 
     def follow_epoch(self, number: int) -> None:
-        """Make the next iteration begin with epoch ``number``, in the caller's count of epochs.
+        """Make the next iteration begin epoch ``number``, as the caller counts epochs.
 
-        The first call after a state was loaded moves nothing: it states the caller's number of the state's epoch.
+        The first call after a state was loaded moves nothing: its ``number`` is the caller's number for the state's
+        epoch.
         """
         (number,) = check_position(epoch=number)
         if self._offset is None:
@@ -137,10 +138,10 @@ class EpochCursor:
         return self._epoch, self._batch
 
     def end_early(self, epoch: int, first: int) -> None:
-        """Note that an iteration that began in this process at batch ``first`` of ``epoch`` was dropped before its end.
+        """Record that an iteration, begun in this process at batch ``first`` of ``epoch``, was dropped before its end.
 
-        If it was the first iteration after ``move_to``, and at most one batch was taken, the next iteration begins at
-        the same position. Until that iteration, :attr:`position` still counts the batch that was taken.
+        The next iteration begins at the same position if the dropped one was the first since ``move_to`` and gave at
+        most one batch. Until then, :attr:`position` still counts that batch.
         """
         if self._whole and self._first == (epoch, first) and self.position in ((epoch, first), (epoch, first + 1)):
             self._first, self._peeked = None, (epoch, first)
@@ -149,8 +150,8 @@ class EpochCursor:
     def advance(self, epoch: int, batch: int, worker: Worker) -> None:
         """Move to position (``epoch``, ``batch``) when the batch before it is handed over.
 
-        From the end of an epoch, move on to the start of the next epoch; but a DataLoader's worker stays at the end,
-        because other workers may be behind.
+        At an epoch's end, move on to the next epoch; but a DataLoader's worker stays, because other workers may be
+        behind.
         """
         if not worker.count and self._is_over(epoch, batch):
             epoch, batch = epoch + 1, 0

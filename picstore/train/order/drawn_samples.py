@@ -47,10 +47,10 @@ class SteppedOrder(Protocol):
         """Return the lane of each sample of a source, and its epoch's turn, see ``RankShares.find_readers``."""
 
     def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:
-        """Return the slot (place in the batch) of each sample of several batches, one batch after the other.
+        """Return the place in its batch of each sample of several batches, one batch after the other, int64 (n,).
 
         Batch i is the part of rank ``ranks[i]`` in global batch ``steps[i]``, and has ``sizes[i]`` samples. Return None
-        if the samples of each batch have the slots 0, 1, … in order.
+        if the samples of each batch have the places 0, 1, … in order.
         """
 
 
@@ -91,7 +91,7 @@ class _Source:
 
     Attributes:
         records: number of samples in an epoch.
-        taken: number of samples of an epoch that batches take; the samples after them are left out.
+        taken: number of samples of an epoch that batches take; the last samples may be left out.
     """
 
     live: LiveRecords

@@ -55,12 +55,11 @@ def groups_of(values: I64) -> Iterator[I64]:
 
 
 class ContainerOrder:
-    """Order of containers with ``counts`` records: permuted by random bits of ``key``, or the stored order without it.
+    """Order of containers with ``counts`` records: permuted by random bits of ``key``, or as stored if ``key`` is None.
 
     A record's index is the number of records before it, in all containers in this order. Sorting 10**7 containers would
-    take longer than a loader may take to resume, and a batch needs only a few containers. So the containers are divided
-    into parts by the high bits of their sort keys, and only parts in which a requested index lies are sorted. Each
-    part's number of records tells in which part an index lies.
+    take longer than a loader may take to resume. So containers are divided into parts by the high bits of their sort
+    keys, and only the parts that hold a requested index are sorted.
     """
 
     def __init__(self, counts: I64, key: int | None) -> None:
@@ -120,9 +119,10 @@ class ContainerOrder:
             yield part, self._sorted[begin:turn]
 
     def between(self, starts: I64, stops: I64) -> Iterator[tuple[I64, I64]]:
-        """Yield the containers with records of each range of indices, and the index of each container's first record.
+        """Yield for each range the containers with records in it, and the index of each container's first record.
 
-        A range holds the indices ``starts[i]`` to ``stops[i]`` - 1; its first container may begin before the range.
+        Range i holds the record indices ``starts[i]`` to ``stops[i]`` - 1; its first container may begin before the
+        range.
         """
         first, last = (np.searchsorted(self._part_ends, index, side="right") for index in (starts, stops - 1))
         self._sort(np.concatenate([np.arange(a, b + 1) for a, b in zip(first, last, strict=True)]))

@@ -79,9 +79,9 @@ class Division:
         return int(np.searchsorted(self.ends, count, side="right"))
 
     def begin(self, count: int) -> int:
-        """Return the index of the first sample in the batch of sample ``count``; ``count`` itself if it is in no batch.
+        """Return the first sample of the batch that holds sample ``count``, or ``count`` if no batch holds it.
 
-        Both are indices among the bucket's samples in the epoch.
+        A sample is given by its index among the bucket's samples in the epoch.
         """
         batch = self.complete(count)
         if batch == len(self.ends):
@@ -93,9 +93,9 @@ def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, world_siz
     """Divide the ``count`` samples of a bucket into global batches: the same sizes in all epochs, in different orders.
 
     Args:
-        sizes: size of a global batch for each plan (list of transforms). If there are several, the first key draws a
-            plan for each batch until the samples are used up, and the second key permutes the drawn plans.
-        keys: a key that all epochs share, and a key of the epoch.
+        sizes: size of a global batch for each plan (list of transforms). If there are several plans, the first key
+            draws a plan for each batch, and the second key permutes the drawn plans.
+        keys: two random keys: one for all epochs, and one for this epoch.
         world_size: number of ranks that share a batch.
         drop_last: whether to leave out samples that do not fill a batch.
     """
@@ -125,7 +125,7 @@ def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, world_siz
 class RankShard:
     """One rank's share of an epoch of ``records`` samples, in global batches of ``batch`` samples.
 
-    Every rank has the same number of batches, and no batch is empty.
+    Every rank has the same number of batches, none of them empty.
     """
 
     records: int
@@ -179,8 +179,9 @@ class RankShard:
     def _bounds(self, batch: int) -> tuple[int, int, int]:
         """Return the start and stop of a global batch in the epoch, and the first rank that gets a leftover sample.
 
-        In a whole batch this is rank 0, so that a rank's share always has one size, for compiled programs.
-        In an incomplete batch it is ``start`` modulo the world size, so that ranks get samples of their own lanes.
+        The leftover samples of a whole batch begin at rank 0, so that each rank's share always has one size, for
+        compiled programs. Those of an incomplete batch begin at ``start`` modulo the world size, so that ranks get
+        samples of lanes (parts of the epoch) that they read.
         """
         start, stop = self.division.start(batch), self.division.start(batch + 1)
         return start, stop, 0 if stop - start == self.batch else start

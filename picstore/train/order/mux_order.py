@@ -29,7 +29,7 @@ def source_seed(seed: int, number: int) -> int:
 
 @dataclass(frozen=True)
 class MuxSchedule:
-    """Schedule of the number of samples that each source (dataset) gives to a global batch; it changes at ``steps``.
+    """Number of samples that each source (dataset) gives to a global batch; the numbers change at ``steps``.
 
     Attributes:
         steps: index of the first global batch with each of the ``counts``; ascending from 0.
@@ -100,11 +100,11 @@ class MuxSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MuxOrder:
-    """Order of a mux: each batch of each rank is determined by the fields alone.
+    """Order of a mux: the fields alone determine each batch of each rank.
 
-    The samples of a source are numbered through all its epochs, t = epoch * records + sample. Global batch k takes as
-    many samples of each source as the schedule says, after the samples of batch k - 1. So global batches are the same
-    for every world size. See :class:`Order` and :class:`SteppedOrder`.
+    The samples of a source (dataset) are numbered through all its epochs. A global batch takes as many samples of each
+    source as the schedule says, after the samples of the previous batch. So global batches are the same for every world
+    size. See :class:`Order` and :class:`SteppedOrder`.
     """
 
     schedule: MuxSchedule
@@ -139,8 +139,8 @@ class MuxOrder:
     def shares(self, batch: int) -> I64:
         """Return the number of samples of each source in this rank's part of a global batch, int64 (sources,).
 
-        If the number of ranks does not divide a count, each leftover sample goes to the next rank in turn, through all
-        sources. So the batches of two ranks differ by at most one sample.
+        If the number of ranks does not divide a source's count, the leftover samples go to one rank each. The turn of
+        the ranks goes on from source to source, so the batches of two ranks differ by at most one sample.
         """
         counts = np.array(self.schedule.counts_at(batch))
         return divide_samples(counts, self.rank, self.world_size, first=np.cumsum(counts) - counts)
@@ -220,7 +220,8 @@ class MuxOrder:
     def batches_and_rest(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Return the number of batches before a state, and how many samples of its next batch a rank has read.
 
-        Raise UsageError if no batch of this order begins at the state, or if the partly read batch is not this order's.
+        Raise UsageError if none of this order's batches begins at the state, or if this order's batch there differs
+        from the partly read batch.
         """
         taken, rest = _taken(state, len(self.records))
         batches = self.schedule.batch_after(taken)
@@ -243,9 +244,9 @@ class MuxOrder:
 
 
 class _Window(NamedTuple):
-    """Samples of a source in a global batch: from ``start`` to ``stop``, counted through all epochs.
+    """Samples ``start`` to ``stop`` - 1 of a source in a global batch, counted through all epochs.
 
-    ``first`` is the first rank that gets a leftover sample, as in :func:`divide_samples`.
+    Ranks from ``first`` on get the leftover samples, see :func:`divide_samples`.
     """
 
     start: int

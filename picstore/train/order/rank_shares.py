@@ -52,8 +52,8 @@ class RankShares:
         """Return the first and last rank that reads each lane, int64 (n,) each; the ranks between them read it too.
 
         A lane is a part of an epoch; batches mix lanes. A lane with only one reader is read by rank (lane + turn) mod
-        world size. The turn shifts ranks from epoch to epoch: ``turns``, (n,), are the numbers of samples in all
-        earlier epochs, modulo the world size.
+        world size. ``turns``, (n,), differ by epoch: the number of samples in all earlier epochs, modulo the world
+        size.
         """
         rank = (lanes + turns) % self.world_size
         if not self.shared:
@@ -66,7 +66,7 @@ class RankShares:
         """Return the samples that a rank takes of a global batch, int64 (share,), ascending.
 
         Args:
-            start, stop: index of the batch's first sample, and index after its last sample, counted through all epochs.
+            start, stop: bounds of the batch's samples, counted through all epochs; ``stop`` is excluded.
             records: number of samples in an epoch.
             first: first rank that gets a leftover sample, see :func:`divide_samples`.
         """
@@ -80,13 +80,13 @@ class RankShares:
     def lanes_of(self, numbers: I64, records: int) -> tuple[I64, I64]:
         """Return the lane of each sample, and the turn of its epoch, see :meth:`find_readers`: int64 (n,) each.
 
-        Samples are numbered t through all epochs. If no lane is shared, rank t mod world size reads sample t's lane.
+        ``numbers`` count samples through all epochs. If no lane is shared, rank t mod world size reads sample t's lane.
         """
         epoch, index = np.divmod(numbers, records)
         return index % self.lanes, epoch * records % self.world_size
 
     def deal(self, lanes: I64, turns: I64, *, first: int = 0) -> I64:
-        """Return the rank of each sample of a global batch, (n,).
+        """Return the rank of each sample of a global batch, int64 (n,).
 
         Args:
             lanes, turns: lane and turn of each sample, in order, see :meth:`lanes_of`.
@@ -98,15 +98,15 @@ class RankShares:
     def deal_batches(
         self, readers: tuple[I64, I64], group: I64, sizes: I64, *, firsts: I64 | int = 0, whole: Bools | None = None
     ) -> I64:
-        """Return the rank of each sample of several global batches, (n,); :meth:`deal` is for one batch.
+        """Return the rank of each sample of several global batches, int64 (n,); :meth:`deal` is for one batch.
 
         Args:
-            readers: first and last rank that reads each sample's lane. The samples of a batch are in order.
-            group: index of each sample's batch, ascending.
-            sizes: number of samples in each sample's batch.
+            readers: first and last rank that reads each sample's lane, int64 (n,) each.
+            group: index of each sample's batch, ascending, int64 (n,).
+            sizes: size of each sample's batch, int64 (n,).
             firsts: first rank that gets a leftover sample, for each sample or for all, see :func:`divide_samples`.
-            whole: bool (batches,), whether all samples of a batch are given; None if this is so for every batch. In
-                incomplete batches, samples that :func:`keep_own` leaves without an owner have rank −1.
+            whole: bool (batches,), whether all samples of a batch are given; None if all batches are whole. In other
+                batches, samples to which :func:`keep_own` gives no rank get rank −1.
         """
         if self.world_size == 1:
             return np.zeros(len(group), dtype=np.int64)
@@ -121,11 +121,11 @@ class RankShares:
         return owners
 
     def deal_rest(self, owners: I64, readers: tuple[I64, I64], shares: I64) -> I64:
-        """Give the samples of a global batch that no rank has yet to the ranks that have less than their shares.
+        """Give the samples of a global batch that no rank has yet to ranks that have less than their shares.
 
         Args:
-            owners: rank of each sample, in order; −1 if no rank has the sample. Changed in place, and returned.
-            readers: first and last rank that reads each sample's lane.
+            owners: rank of each sample, int64 (n,), −1 if no rank has it; changed in place and returned.
+            readers: first and last rank that reads each sample's lane, int64 (n,) each.
             shares: number of samples that each rank takes of the batch, int64 (world size,).
         """
         left = shares - np.bincount(owners[owners >= 0], minlength=self.world_size)
@@ -160,12 +160,12 @@ def keep_own(first: I64, last: I64, shares: I64, group: I64 | int = 0) -> I64:
     """Give each rank the samples of the lanes (parts of an epoch) that it alone reads, up to the rank's share.
 
     Args:
-        first, last: first and last rank that reads each sample's lane, in the order of the samples, int64 (n,).
+        first, last: first and last rank that reads each sample's lane, int64 (n,).
         shares: for each sample, the share of rank ``first`` in the sample's global batch, int64 (n,).
         group: index of each sample's global batch, int64 (n,), or one index for all samples.
 
     Returns:
-        The rank of each sample, −1 for samples that no rank has yet.
+        The rank of each sample, int64 (n,); −1 if no rank has the sample yet.
     """
     own = np.flatnonzero(first == last)
     cell = (group * (int(first.max(initial=0)) + 1) + first)[own]
@@ -182,7 +182,7 @@ def keep_own(first: I64, last: I64, shares: I64, group: I64 | int = 0) -> I64:
 def default_lanes(world_size: int, sources: int = 1) -> int:
     """Return the number of lanes of each source: MIN_LANES // ``sources``, rounded up to a multiple of the world size.
 
-    With a multiple, ranks share no lane; with the division, memory does not grow with the number of sources.
+    With a multiple, ranks share no lane; with the division, more sources take no more memory.
     """
     return -(-max(1, MIN_LANES // sources) // world_size) * world_size
 
@@ -190,9 +190,9 @@ def default_lanes(world_size: int, sources: int = 1) -> int:
 def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """Return the rank and world size of this process.
 
-    Arguments have precedence over torch.distributed, which has precedence over RANK and WORLD_SIZE of the environment;
-    the defaults are 0 and 1. Raise UsageError if only one of the two is given, or if either is not an integer or is out
-    of range.
+    Arguments have precedence over torch.distributed, which has precedence over the environment's RANK and WORLD_SIZE;
+    the defaults are 0 and 1. Raise UsageError if only one of rank and world size is given, or if either is not an
+    integer or is out of range.
     """
     if (rank is None) != (world_size is None):
         raise UsageError("rank and world_size belong together: give both or neither")

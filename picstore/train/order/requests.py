@@ -22,7 +22,7 @@ class PlanChoice(Protocol):
     """Rule that chooses, for each batch, one of several plans (lists of transforms) of a source."""
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Return for each image whether any batch of the epoch could apply plan ``plan`` to it: bool (n,).
+        """Return whether any batch of the epoch could apply plan ``plan`` to each image: bool (n,).
 
         Args:
             plan: index in :attr:`TrainingSource.plans`.
@@ -93,10 +93,10 @@ class OpenRuns:
         return left
 
     def read_lanes(self, samples: Samples, inside: Bools, last: int) -> tuple[Samples, tuple[LeavingRun, ...]]:
-        """Mark samples ``inside``, whose lanes this rank reads, as IN_CONTAINER; mark all others as ALONE.
+        """Mark samples whose lanes this rank reads, ``inside``, as IN_CONTAINER; mark all others as ALONE.
 
         Returns:
-            The marked samples, and the containers that lanes leave after sample ``last``, the global batch's last.
+            The marked samples; and the containers that lanes leave after sample ``last``, the last of the global batch.
         """
         self.read(samples.container[inside], samples.lane[inside], samples.end[inside])
         leaving = tuple(LeavingRun(*run, np.zeros(0, np.int64)) for run in self.leave(last))
@@ -106,13 +106,14 @@ class OpenRuns:
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """Samples of a batch that come from one epoch of one source.
+    """Samples of a batch that come from one epoch of one source (dataset).
 
     Attributes:
+        source: index of the source.
         slots: int64 (n,), place of each sample in the batch.
-        plan: index in :attr:`TrainingSource.plans` of the plan for these samples.
+        plan: index in :attr:`TrainingSource.plans` of the transforms of these samples.
         leaving: containers that lanes (parts of an epoch that batches mix) leave after the batch.
-        weight: weight of the rank's batch, see :attr:`picstore.train.batch.Batch.weight`; all its requests have it.
+        weight: weight of the whole batch, see :attr:`picstore.train.batch.Batch.weight`.
     """
 
     source: int
@@ -160,9 +161,9 @@ class Order(Protocol):
     def requests(
         self, sources: Sequence[TrainingSource], *, epoch: int, first: int = 0, step: int = 0
     ) -> Iterator[BatchRequest]:
-        """Yield the requests for batch ``first`` of ``epoch`` and for all batches that follow, later epochs included.
+        """Yield the requests for batch ``first`` of ``epoch`` and for all later batches, through all later epochs.
 
-        A DataLoader's worker gets every ``step``-th batch of one epoch; in other processes, ``step`` is 0.
+        In a DataLoader's worker, yield every ``step``-th batch of ``epoch`` only; elsewhere ``step`` is 0.
         """
 
     def batch_seed(self, epoch: int, batch: int) -> int:
