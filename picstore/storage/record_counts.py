@@ -85,9 +85,10 @@ def count_records(
     live: Callable[[int], Bools],
     relabel: Relabel | None = None,
 ) -> RecordCounts:
-    """Count the records of the containers ``numbers`` by label; leave out damaged index entries.
+    """Count the live records of the containers ``numbers`` by label; skip damaged index entries.
 
-    ``index`` reads a container without its payload, ``live`` marks its live records, ``relabel`` returns edited labels.
+    ``index`` reads the container with a given number, without its payload. ``live`` marks the container's live (not
+    deleted) records, and ``relabel`` returns edited labels.
     """
 
     def count(number: int) -> RecordCounts:
@@ -129,10 +130,12 @@ def write_counts(root: WritableLocation, manifest: Manifest, counts: RecordCount
 
 
 def read_counts(root: Root, manifest: Manifest) -> RecordCounts:
-    """Read the counts of a version of a dataset.
+    """Read the record counts stored with a version of a dataset.
 
-    Raise NotADataset if the counts are missing, or of another version because an early picstore did not update them.
-    Raise Damage if the counts are damaged, and UnsupportedVersion if a later picstore wrote them.
+    Raises:
+        NotADataset: the counts are missing, or are of another version because an early picstore did not update them.
+        Damage: the counts are damaged.
+        UnsupportedVersion: a later picstore wrote the counts.
     """
     return read_counts_file(root / counts_name(manifest), records=manifest.images_left, version=manifest.uuid)
 
@@ -163,9 +166,9 @@ def read_counts_file(path: Location, *, records: int, version: str = NO_UUID) ->
 
 
 def counts_of_same_labels(root: Location, manifest: Manifest, origin: str) -> RecordCounts | None:
-    """Return the stored counts of version ``origin`` if its edited version ``manifest`` has the same counts.
+    """Return the counts stored for version ``origin`` if ``manifest``, edited from it, has the same records and labels.
 
-    Return None if the counts cannot be read, or ``manifest`` has other records or labels.
+    Return None if records or labels differ, or if the counts cannot be read.
     """
     with contextlib.suppress(NotADataset, Damage, UnsupportedVersion, UsageError):
         earlier = read_manifest(root, origin)
@@ -184,8 +187,8 @@ def _labels_origin(manifest: Manifest) -> tuple[Any, ...]:
 def known_ids_end(root: Location, manifest: Manifest, origin: str) -> int | None:
     """Return a number above all ids of the version ``manifest`` without reading the ids; None if that is impossible.
 
-    For a converted dataset, this is the number of inputs, which a conversion numbers from 0 on. For a copy of joined
-    datasets, this is ``ids_end`` in the counts of version ``origin``, from which the version was edited.
+    For a converted dataset, the number is the count of inputs, because a conversion numbers inputs from 0 on. For a
+    copy of joined datasets, it is ``ids_end`` in the counts of ``origin``, the version from which the copy was edited.
     """
     provenance = manifest.provenance
     if provenance.get("verb") != "concat" and "inputs" in provenance:

@@ -70,13 +70,13 @@ class ReferencesRoot:
 def find_references_root(
     where: Location, manifest: Manifest, root: Where | ReferencesRoot | None = None
 ) -> ReferencesRoot | None:
-    """Return the root of an index, the folder of its images; None for a dataset that holds its images itself.
+    """Return the folder that holds an index's images; None for a dataset that holds its images itself.
 
-    ``root`` is the folder that the user gave; None for the folder that the index names.
+    ``root`` is the folder that the user gave, or None for the folder that the index names.
 
     Raises:
         NotADataset: the folder does not exist.
-        UsageError: the index names a folder outside of its own, and this user has not made the index; or a root is
+        UsageError: the index names a folder outside of its own, and this user has not made the index; or ``root`` is
             given for a dataset that holds its images.
     """
     if manifest.references is None:
@@ -94,10 +94,7 @@ def find_references_root(
 
 
 def _find(where: Location, manifest: Manifest, stated: str) -> ReferencesRoot:
-    """Return the folder of the images of the index at ``where``, given the path or URL ``stated`` in its manifest.
-
-    A relative path counts from the index's folder. Errors: see :func:`find_references_root`.
-    """
+    """Return the folder of images that the index at ``where`` states: a URL, or a path relative to the index."""
     if is_relative(stated):
         folder = where.absolute() / stated
         if isinstance(folder, Folder):
@@ -182,14 +179,14 @@ class _Blob:
 def read_references(
     stored: Container, root: ReferencesRoot, *, limit: int, wanted: Bools | None = None, allocate: Allocate = fresh
 ) -> Container:
-    """Read the images and attachments to which a container refers, from files below ``root``.
+    """Read the images and attachments to which a container of an index refers, from files below ``root``.
 
-    Records whose bytes have changed or cannot be read are listed as damage, with file and offset.
+    A record whose bytes have changed or cannot be read is listed as damage, with file and offset.
 
     Args:
-        stored: the whole container of the index.
-        limit: largest total number of bytes of all images and attachments.
-        wanted: bool (n,), the records to read; all by default. Other records get an empty image.
+        stored: container of the index, read whole.
+        limit: largest total number of bytes of the container's images and attachments.
+        wanted: bool (n,), marks of the records to read, by default all. Records without a mark get an empty image.
 
     Raises:
         Corrupt: the references name more than ``limit`` bytes.
@@ -230,7 +227,7 @@ def open_references(stored: Container, root: ReferencesRoot, *, limit: int) -> C
 def _resolve(
     stored: Container, root: ReferencesRoot, limit: int, wanted: Bools | None = None
 ) -> tuple[Container, list[_Blob]]:
-    """Parse a container's references; return a copy of the container, and the images and attachments to read (blobs).
+    """Parse a container's references; return a copy of the container, and the blobs (images and attachments) to read.
 
     Offsets in the copy's index count from the beginning of a payload that joins all blobs.
     """

@@ -18,9 +18,9 @@ _CHUNK = 1 << 15  # number of ids to hash at a time, few enough for the CPU's ca
 
 
 def split_bounds(fractions: Sequence[float]) -> F64:
-    """Return the bounds between the parts of a split: sums of the first 1, 2, … fractions, without a sum of 1.
+    """Return the bounds between the parts of a split: sums of the first 1, 2, … ``fractions``, without a sum of 1.
 
-    Raise UsageError if fractions are not in (0, 1], or their sum exceeds 1.
+    Raise UsageError if a fraction is not in (0, 1], or the fractions sum to more than 1.
     """
     if not 1 <= len(fractions) < _MAX_PARTS or not all(0 < fraction <= 1 for fraction in fractions):
         raise UsageError(f"the fractions are {fractions}; give 1 to {_MAX_PARTS - 1} numbers from 0 to 1")
@@ -34,9 +34,10 @@ def split_bounds(fractions: Sequence[float]) -> F64:
 def assign_parts(ids: I64, bounds: F64, *, seed: int, values: Values | None = None) -> U8:
     """Return each record's part, uint8 (n,): the number of ``bounds`` that are not above the record's point in [0, 1).
 
-    The point is a hash of seed and id. With ``values``, one per record, the records of each value are spread evenly.
-    The k-th of them, by ascending id, then has the point (u + k × the golden ratio) modulo 1 (Kronecker's sequence);
-    u is a hash of the value. Adding records with greater ids does not change the points of earlier records.
+    Without ``values``, the point is a hash of seed and id. With ``values``, one per record, records of the same value
+    are spread evenly: the k-th by ascending id has the point (u + k × the golden ratio) modulo 1 (Kronecker's
+    sequence), where u is a hash of the value. Records with greater ids, added later, do not change the points of
+    earlier records.
     """
     key = rng.key(rng.SPLIT, seed)
     points = None if values is None else _even_points(ids, values, key)

@@ -31,14 +31,15 @@ _SPARSE = 4  # If at most a fourth of the containers have records to look up, on
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """Samples that all ranks drew before a training's state was saved; the methods compute them as arrays.
+    """Audit of the samples that all ranks drew before a training's state was saved; its methods compute the samples.
 
     A step is a global batch, which consists of one batch of each rank. Steps are numbered from 0 through all epochs.
 
     Attributes:
         datasets: the training's datasets, in the versions that the state names and with the training's selections.
         steps: number of steps before the state.
-        epoch, batch: indices of the state's epoch, and of the next step in this epoch; for a mux, 0 and ``steps``.
+        epoch: index of the state's epoch; 0 for a mux (mixture of datasets).
+        batch: index of the next step in this epoch; for a mux, ``steps``.
         world_size: number of ranks in the state.
         remarks: sentences that say what the state does not tell, and what is assumed instead.
     """
@@ -57,7 +58,9 @@ class Audit:
     def of(
         cls, order: AnyOrder, datasets: Sequence[Dataset], state: Mapping[str, Any], latest: Sequence[Dataset]
     ) -> Audit:
-        """Audit the steps of ``order`` before a saved state; ``latest`` are the latest versions of ``datasets``.
+        """Audit the steps of ``order`` before a saved state.
+
+        ``latest`` holds the latest version of each dataset in ``datasets``.
 
         Raises:
             UsageError: the state is of other datasets or another order.
@@ -98,9 +101,10 @@ class Audit:
         """Return the samples of the steps from ``first`` to ``stop`` - 1, by default of all steps before the state.
 
         Returns:
-            A structured array (n,) of int64 fields, sorted by the first three: ``step``; ``rank``; ``slot``, the index
-            in the rank's batch; ``source``, the index in :attr:`datasets`; ``epoch`` of the source; ``position`` of the
-            record in its dataset, ``datasets[source][position]``; and ``id``, −1 for a damaged record.
+            A structured array (n,), one element per sample, sorted by step, rank and slot. Its int64 fields are
+            ``step``; ``rank``; ``slot``, the index in the rank's batch; ``source``, the index in :attr:`datasets`;
+            ``epoch``, that of the source; ``position``, the record's index in ``datasets[source]``; and ``id``, the
+            record's id, or −1 if damaged.
         """
         return np.concatenate([np.zeros(0, _SAMPLE), *self.parts(first, stop)])
 
@@ -123,11 +127,11 @@ class Audit:
         return unseen
 
     def status(self, ids: npt.ArrayLike, *, source: int = 0) -> list[str]:
-        """Return, for each id, what became of the record.
+        """Return, for each id, what became of the record in ``datasets[source]``.
 
         Returns:
-            "present"; "deleted since" the training; "deleted before" it; "not selected" for the training; "added since"
-            the training; or "not in this dataset".
+            For each id: "present"; "deleted since" the training; "deleted before" the training; "not selected" for the
+            training; "added since" the training; or "not in this dataset".
         """
         trained, latest, each = self.datasets[source], self._latest[source], integers(ids, "ids")
         stored, found = _find(trained.containers.ids(), each)

@@ -46,24 +46,24 @@ class ViewImages(dict[str, Any]):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Batch of a loader; unpacking, ``len`` and integer indices treat a batch as the tuple ``(images, labels)``.
+    """Batch of a loader. Unpacking, ``len`` and integer indices treat a batch as the tuple ``(images, labels)``.
 
     The class is not a tuple, because a DataLoader converts a tuple to a list, which loses ids, targets and columns.
     ``tuple(batch)`` is the pair, for libraries that need a tuple, and ``batch["ids"]`` is a field by name.
 
     Attributes:
-        images: uint8 (N, 3, H, W), or floats with ``dtype`` or ``Normalize``; a list of N tensors (3, H, W) if no
-            transform fixes the size; with ``Views`` a dict by name of the group of views, see ``views``. If the
-            loader's ``transform`` has callables, ``images`` is what the last of them returns.
+        images: uint8 (N, 3, H, W), or floats with the option ``dtype`` or the transform ``Normalize``. A list of N
+            tensors (3, H, W) if no transform fixes the size. With ``Views``, a dict by name of the group of views, see
+            ``views``. If the loader's ``transform`` has callables, the result of the last callable.
         labels: int64 (N,); after ``MixUp`` or ``CutMix`` float32 (N, classes).
         ids: int64 (N,), ids of the records.
-        targets: with the loader's ``targets``, a list of N dicts, one for each image, see docs/targets.md. With
-            ``Views``, a dict by name of the group, with such a list for each view of the group.
-        columns: values of the columns that ``targets`` names: tensors (N, …), or lists of strings. A missing value is
-            None among strings, NaN among floats and −1 among integers.
-        weight: float32 (), samples in this batch times the world size, divided by the samples in the global batch:
-            1 if ranks have equal shares. DDP averages the ranks' gradients; ``(loss * batch.weight).backward()`` of a
-            mean loss makes that average the gradient of the global batch's mean.
+        targets: a list of N dicts, one for each image, see docs/targets.md; None without the loader's option
+            ``targets``. With ``Views``, a dict by name of the group, with such a list for each view of the group.
+        columns: values by name of the columns that the option ``targets`` names: a tensor (N, …), or a list of N
+            strings. A missing value is None among strings, NaN among floats and −1 among integers.
+        weight: float32 (), factor for the loss: samples in this batch times the world size, divided by the samples in
+            the global batch; 1 if ranks have equal shares. DDP averages the ranks' gradients. With ``(loss *
+            batch.weight).backward()`` of a mean loss, the average is the gradient of the global batch's mean loss.
     """
 
     images: Any
@@ -100,7 +100,7 @@ class Batch:
 
     @property
     def views(self) -> dict[str, Any]:
-        """Images by name of the group: tensor (count, N, 3, H, W) or, if sizes vary, for each view a list of N images.
+        """Images by name of the group: tensor (count, N, 3, H, W) or, if sizes vary, a list of N images for each view.
 
         Raise UsageError if the loader has no ``Views``.
         """
@@ -136,10 +136,10 @@ class Batch:
 
     @staticmethod
     def as_inputs(items: Sequence[Batch | tuple[torch.Tensor, int]]) -> dict[str, Any]:
-        """Return the inputs of a model of Hugging Face's transformers; serves as the ``data_collator`` of a Trainer.
+        """Return the inputs of a Hugging Face transformers model; serves as the ``data_collator`` of a Trainer.
 
-        The Trainer's datasets may be loaders; the Trainer's batch size must then be 1: a loader yields whole batches.
-        Or they may be :class:`MapDataset` without targets, with any batch size.
+        If the Trainer's datasets are loaders, which yield whole batches, the Trainer's batch size must be 1. If they
+        are :class:`MapDataset` without targets, the batch size may be any.
 
         Returns:
             ``pixel_values`` and ``labels`` of the only batch, or of the pairs of image and label.
@@ -187,7 +187,7 @@ class Batch:
         """Draw the first images with label, id and targets. With ``Views``, each row shows one view of the records.
 
         Args:
-            count: number of images; with ``Views``, the number is ``columns`` in each row.
+            count: number of images; with ``Views``, each row has ``columns`` images instead.
             classes: names of labels, such as ``dataset.classes``.
             columns: number of images side by side.
             mean, std: arguments of ``Normalize``, to undo it. Without them, floats outside of 0 … 1 are stretched.
@@ -197,7 +197,8 @@ class Batch:
 
         Raises:
             MissingDependency: matplotlib is not installed.
-            UsageError: the results of callables are not images, or only one of mean and std is given.
+            UsageError: callables have returned something other than images, or only one of ``mean`` and ``std`` is
+                given.
         """
         from picstore.display.figures import draw_tiles
         from picstore.train.batch_pictures import are_images, make_tiles
@@ -336,20 +337,18 @@ def _tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
 def patchify(
     images: Sequence[torch.Tensor], patch_size: int = 16, *, lengths: Sequence[int] | None = None
 ) -> dict[str, torch.Tensor]:
-    """Cut images into patches, row by row from the top left, and pad the sequences with zeros to one length.
-
-    timm's NaFlexVit takes such patches.
+    """Cut images into square patches, row by row from the top left, as timm's NaFlexVit needs.
 
     Args:
-        images: N images (3, H, W) whose sides are multiples of the patch, such as ``ResizeToSequence`` makes.
+        images: N images (3, H, W) whose sides are multiples of ``patch_size``, such as ``ResizeToSequence`` makes.
         patch_size: side of a patch in pixels.
-        lengths: possible lengths of sequences, such as those of ``Sequences`` for compiled models; the shortest that
-            suffices is chosen. By default, the length is that of the longest image.
+        lengths: possible numbers of patches per image, such as those of ``Sequences`` for compiled models; the shortest
+            that suffices for all images is chosen. By default, the number is that of the longest image.
 
     Returns:
-        ``patches``, (N, length, patch_size² · 3) of the images' dtype, with the three values of a pixel side by side;
-        ``patch_coord``, int64 (N, length, 2), the row and column of each patch; and ``patch_valid``, bool (N, length),
-        False for padding.
+        ``patches``, (N, length, patch_size² · 3) of the images' dtype, padded with zeros, with the three values of a
+        pixel side by side; ``patch_coord``, int64 (N, length, 2), the row and column of each patch; and
+        ``patch_valid``, bool (N, length), False for padding.
 
     Raises:
         UsageError: there are no images, a side is not a multiple of the patch, or no length is long enough.

@@ -49,10 +49,10 @@ def are_images(images: Any) -> bool:
 def levels_of(
     images: Any, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
 ) -> Callable[[Any], U8]:
-    """Return a function that converts each of ``images`` to uint8 (H, W, 3).
+    """Return a function that converts one of ``images`` to uint8 (H, W, 3).
 
-    It multiplies floats by ``std`` and adds ``mean``. Without mean and std, it stretches floats beyond 0 … 1 so that
-    one percent of each channel's values become black, and one percent white.
+    The function multiplies floats by ``std`` and adds ``mean``. Without ``mean`` and ``std``, it stretches floats
+    outside of 0 … 1: one percent of each channel's values become black, and one percent white.
     """
     if (mean is None) != (std is None):
         raise UsageError("give both mean and std, as given to Normalize, or none")
