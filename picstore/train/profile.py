@@ -57,14 +57,14 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Report(Result):
-    """Measured speed of a loader, and the time that each of its stages takes.
+    """Measured speed of a loader, and of each of its stages.
 
     Attributes:
-        microseconds: time that each stage takes for an image in one thread.
-        images: number of images that were measured.
-        bytes: size in bytes of the containers that were read for these images.
-        rate: images/s of the loader.
-        seconds: time that the loader took for these images.
+        microseconds: time that each stage takes for an image in one thread, by the stage's name.
+        images: number of images measured.
+        bytes: size of the containers read for the images, in bytes.
+        rate: speed of the loader in images/s.
+        seconds: time that the loader took for the images.
     """
 
     microseconds: dict[str, float]
@@ -115,11 +115,11 @@ def measure(
     threads: int,
     **options: Any,
 ) -> Report:
-    """Measure the stages one after another in one thread, then the loader.
+    """Measure each stage of a loader by itself in one thread, then the whole loader.
 
     Args:
         transform: picstore's transforms, without callables.
-        images: number of images to measure, over as many epochs as needed.
+        images: number of images to measure, in as many epochs as needed.
     """
     loader = Loader(dataset, batch_size=batch_size, transform=transform, threads=threads, **options)
     batches = max(1, images // batch_size)

@@ -58,7 +58,7 @@ def read_states(given: str | os.PathLike[str]) -> list[Found]:
     """Read all states of loaders in a file, or in the files of a folder and of its immediate subfolders.
 
     Raises:
-        UsageError: the file cannot be read, or there is no state; the message names the files that were searched.
+        UsageError: ``given`` cannot be read or holds no state; the message names the files searched.
     """
     path = checked_path(given)
     if not Folder(path).is_folder():
@@ -111,10 +111,10 @@ def _read_torch(path: Path) -> Any:
 
 
 def join_workers(states: list[Found]) -> tuple[list[Found], str]:
-    """Keep only the least advanced state of each DataLoader's workers, because all steps before that state are done.
+    """Return one state for all workers of a DataLoader: the least advanced, because all steps before it are done.
 
     Returns:
-        The kept states; and a remark if the states of some workers are missing, otherwise "".
+        The states; and a remark if the states of some workers are missing, otherwise "".
     """
     groups: dict[str, list[Found]] = {}
     for place, state in states:

@@ -33,11 +33,11 @@ class SingleBatch:
 def read_records(
     request: BatchRequest, sources: Sequence[TrainingSource], *, max_pixels: int = MAX_PIXELS, replace: bool = False
 ) -> BatchRecords:
-    """Read each record of a batch by itself; of a large image, read only the rows of tiles that the transforms need.
+    """Read the records of a batch without the rest of their containers; of a large image, only the tile rows needed.
 
     Args:
-        request: requests of the batch. No two may need the same container in the same epoch.
-        replace: whether to read a damaged record's container whole, so that other records replace it as in a loader.
+        request: requests of the batch's records; no two may need the same container in the same epoch.
+        replace: whether to read the whole container of a damaged record, to replace the record as a loader does.
 
     Raises:
         Damage, NotADataset: without ``replace``, a record's container cannot be read.

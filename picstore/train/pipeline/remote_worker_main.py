@@ -61,7 +61,7 @@ class RemoteWorker:
         """Open the datasets of a specification, or return the error that keeps this worker from making batches.
 
         Args:
-            wanted: the trainer's version of each package.
+            wanted: version of each package on the trainer's machine.
             pickled: the specification, a pickled PipelineSpec.
         """
         mine = versions()
@@ -92,10 +92,10 @@ class RemoteWorker:
             pipeline.close()
 
     def make(self, key: int) -> tuple[bytes, U8 | None]:
-        """Make the next batch of a span, which is a range of batches.
+        """Make the next batch of the range of batches that was begun under ``key``.
 
         Returns:
-            A pickled RemoteMessage and the memory of its images; or a pickled error, and None.
+            A pickled RemoteMessage and the bytes of its images, uint8; or a pickled error and None.
         """
         pipeline = self._pipelines[key]
         try:

@@ -89,15 +89,15 @@ class WorkerHandle:
 
 
 class RemoteWorkers:
-    """The workers of a loader on the cluster that this process is connected to; they live as long as this object.
+    """Workers of a loader on this process's Ray cluster; they live as long as this object.
 
     Args:
         count: number of workers of one rank, each on ``spec.resources.threads`` CPUs; None for all CPUs of the cluster.
-        ranks: number of ranks that share the object stores.
+        ranks: number of ranks that share the cluster's object stores.
 
     Attributes:
         count: number of workers, which may be set at any time; the next call for a batch adds or removes workers.
-        in_use: whether a sequence of batches is using the workers.
+        in_use: whether an iterator over batches uses the workers.
     """
 
     def __init__(self, spec: PipelineSpec, counter: StatsCounter, *, count: int | None, ranks: int = 1) -> None:
@@ -137,9 +137,10 @@ class RemoteWorkers:
             self._drop((idle or self.members)[-1])
 
     def wait(self, seconds: float) -> list[WorkerHandle]:
-        """Wait up to ``seconds`` and return the first worker that answers, if any; or for 0, all that have answered.
+        """Wait up to ``seconds`` for an answer, and return the first worker that answers, or an empty list.
 
-        Raise PicstoreError if there has been no worker for too long.
+        If ``seconds`` is 0, return all workers that have answered. Raise PicstoreError if the cluster has had no worker
+        for too long.
         """
         awaited = {worker.awaited: worker for worker in self.members if worker.awaited is not None}
         self._check_alone()
@@ -155,8 +156,8 @@ class RemoteWorkers:
     def answer(self, worker: WorkerHandle) -> Any:
         """Return the answer of a worker to its oldest call, or None if the worker is lost.
 
-        Raise PicstoreError if the call has failed, or if MAX_ATTEMPTS workers were lost one after another while making
-        the same batch.
+        Raise PicstoreError if the call has failed, or if MAX_ATTEMPTS workers in a row were lost while making the same
+        batch.
         """
         try:
             return self.ray.get(worker.awaited)

@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OwnProcesses:
-    """Number of loader processes. A worker of a DataLoader starts none, but the number affects it as described below.
+    """Number of processes that a loader starts; within a worker of torch's DataLoader, a loader starts none.
 
     Attributes:
         count: number of processes; 0 for threads of this process.
-        chosen: whether the user chose the number. A DataLoader's worker then refuses more than 1.
-        whole_budget: whether a DataLoader's worker has the loader's whole budget of memory, not 1 / ``count`` of it.
+        chosen: whether the user chose ``count``; a DataLoader's worker then rejects more than 1.
+        whole_budget: whether a DataLoader's worker may use all of the loader's memory budget, not 1 / ``count`` of it.
     """
 
     count: int
@@ -81,14 +81,14 @@ def refuse_workers() -> NoReturn:
 
 
 class PipelineRunner:
-    """Runner of a loader's pipelines, one for each epoch; keeps memory and processes from epoch to epoch.
+    """Runner of a loader's pipelines, one for each epoch; keeps memory and processes between epochs.
 
     Args:
         decoder: name of a decoder; UsageError is raised if the device has no such decoder.
-        processes: loader processes, which share threads and budget; not used with ``remote``.
+        processes: number of loader processes, among which threads and memory are divided; unused with ``remote``.
         threads: number of decoding threads; None for one thread for each core, divided among the workers of a
             DataLoader.
-        remote: remote workers that make the batches, with ``spec.resources.threads`` threads each.
+        remote: workers on a cluster that make the batches, with ``spec.resources.threads`` threads each.
     """
 
     def __init__(
@@ -320,8 +320,8 @@ def _seed_generators(seed: int, device: torch.device) -> None:
 class Delivery(Iterator[Batch]):
     """Iterator over a stage's batches that counts them, logs damage, and closes the stage once the iterator is garbage.
 
-    It is not a generator, which could not be closed while a thread waits in it. It does not refer to its runner,
-    because the runner keeps iterators, and a reference cycle would delay the closing.
+    The class is not a generator, because a generator cannot be closed while a thread waits in it. A Delivery has no
+    reference to its runner, which refers to it, because a reference cycle would delay the closing.
     """
 
     def __init__(self, stage: DeviceStage, counter: StatsCounter, damage_log: DamageLog) -> None:

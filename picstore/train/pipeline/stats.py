@@ -10,18 +10,18 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Sums since the loader was made. The difference of two Stats covers the time between them.
+    """Sums over a loader's life. Subtract two Stats for the sums of the time between them.
 
     Attributes:
         batches, images: numbers of batches and of images handed to the consumer.
-        bytes: bytes of the containers that were read.
+        bytes: size of the containers read, in bytes.
         damaged: number of samples replaced because their record was damaged.
-        fallbacks: number of images that the decoder of a GPU left to the CPU.
+        fallbacks: number of images decoded on the CPU instead of by the GPU's decoder.
         copied: number of batches copied to page-locked memory because their own memory could not be page-locked.
         reading: seconds that reader threads were busy, summed over threads.
-        working: seconds that decoding threads cut, decoded, augmented and collated, summed over threads.
-        waited_on_disk: seconds that the planner waited for containers.
-        waited_on_decode: seconds that the consumer waited for its batch.
+        working: seconds that decoding threads were busy, summed over threads.
+        waited_on_disk: seconds that planning of batches waited for containers to be read.
+        waited_on_decode: seconds that the consumer waited for batches.
         waited_on_consumer: seconds that finished batches waited for the consumer.
     """
 

@@ -40,7 +40,7 @@ _STARTED = 2  # If fewer batches than this are started and not taken, start one 
 
 
 def most_ahead(make: BatchMaker) -> int:
-    """Return the maximum number of batches that are requested from the source and not taken by the consumer.
+    """Return how many batches may be requested from the source that the consumer has not taken yet.
 
     Six batches of 256 images of 224 × 224 pixels take 231 MB of the GPU's memory.
     """
@@ -111,7 +111,7 @@ class AheadStage:
         """Return the next batch, or raise an error of the source or of ``make``.
 
         Raises:
-            CancelledError: the stage was closed, by another thread for instance, or its process was forked.
+            CancelledError: another thread closed the stage, or its process was forked.
         """
         if self._pid != os.getpid():
             raise CancelledError

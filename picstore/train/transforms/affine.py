@@ -34,8 +34,8 @@ class RandomRotation(Value):
     Args:
         degrees: minimum and maximum angle; a number d stands for (−d, d).
         interpolation: as for ``Resize``; nearest is torchvision's default.
-        expand: make the canvas as large as the rotated image needs; sizes of images then differ.
-        center: (x, y) in pixels of the canvas; None stands for the canvas's center.
+        expand: whether to enlarge the canvas until the rotated image fits; sizes of images then differ.
+        center: point that stays in place, (x, y) in pixels of the canvas; None for the canvas's center.
         fill: color outside of the image: grey level 0 to 255, or (red, green, blue).
     """
 
@@ -77,18 +77,18 @@ class RandomRotation(Value):
 class RandomAffine(Value):
     """Rotate, translate, scale and shear about a center. Uses 6 random numbers, or 7 if an interpolation is drawn.
 
-    The angle, the translations in x and y, the scale and the shears in x and y are uniform in their ranges. Positive
-    angles turn clockwise as in torchvision, but unlike in RandomRotation. Translations are whole pixels.
+    Angle, scale, and translation and shear in x and in y are uniform in their ranges. Positive angles turn clockwise,
+    unlike those of RandomRotation; both are as in torchvision. Translations are whole pixels.
 
     Args:
         degrees: minimum and maximum angle; a number d stands for (−d, d), 0 for no rotation.
         translate: maximum translation in x and y, as fractions of width and height, 0 to 1.
         scale: minimum and maximum factor, above 0.
-        shear: angles in degrees, above −90 and below 90: d for (−d, d) along x; or minimum and maximum angle along x;
-            or minimum and maximum angle along x and then along y.
+        shear: minimum and maximum angle along x, or along x and then along y, in degrees above −90 and below 90; a
+            number d stands for (−d, d) along x.
         interpolation: as for ``Resize``; nearest is torchvision's default.
         fill: color outside of the image: grey level 0 to 255, or (red, green, blue).
-        center: (x, y) in pixels of the canvas; None stands for the canvas's center.
+        center: point about which the image turns, (x, y) in pixels of the canvas; None for the canvas's center.
     """
 
     fixes_size: tuple[int, int] | None = None
@@ -134,10 +134,10 @@ class RandomAffine(Value):
 
 
 def _linear_maps(angle: F64, scale: F64, shear_x: F64, shear_y: F64) -> F64:
-    """Return linear maps from the new canvas to the old, float64 (n, 2, 2), given angles in degrees, clockwise.
+    """Return linear maps from the new canvas to the old, float64 (n, 2, 2); angles are in degrees, clockwise.
 
-    The map from the old canvas is rotation × scale × shear along y × shear along x, each shear ((1, −tan), (0, 1)) or
-    its transpose. Without the scale its determinant is 1, so its inverse is the adjugate matrix divided by the scale.
+    A map is the inverse of rotation × scale × shear along y × shear along x. A shear along x is the matrix
+    ((1, −tan), (0, 1)); one along y is the transpose.
     """
     (sine, cosine), (sine_less, cosine_less) = sine_cosine(angle), sine_cosine(angle - shear_y)
     (sine_x, cosine_x), (_, cosine_y) = sine_cosine(shear_x), sine_cosine(shear_y)
@@ -150,7 +150,7 @@ def _linear_maps(angle: F64, scale: F64, shear_x: F64, shear_y: F64) -> F64:
 def sine_cosine(degrees: F64) -> tuple[F64, F64]:
     """Return sine and cosine of angles in degrees, within 2**-52, and exact at multiples of 90 degrees.
 
-    Both are computed as series, because the last bit of NumPy's functions depends on the processor.
+    They are computed as series, because the last bit of NumPy's sine and cosine depends on the processor.
     """
     quarters = np.rint(degrees / 90)
     x = (degrees - 90 * quarters) * (math.pi / 180)
@@ -165,9 +165,10 @@ def sine_cosine(degrees: F64) -> tuple[F64, F64]:
 
 
 def _expanded(linear: F64, shift: F64, size: I64) -> I64:
-    """Return the sizes, int64 (n, 2), of canvases into which rotated canvases of ``size`` fit, as in torchvision.
+    """Return the sizes, int64 (n, 2), of canvases into which canvases of ``size`` fit after the map ``linear``.
 
-    Corners' coordinates are truncated to 1e-4 pixels and then rounded outwards, so that no rounding error adds a pixel.
+    As in torchvision, corners' coordinates are truncated to 1e-4 pixels and then rounded outwards, so that no rounding
+    error adds a pixel.
     """
     half = size / 2
     offset = shift + _times(linear, half) - half  # vector from the canvas's center to the center's mapped position

@@ -75,8 +75,8 @@ def make_steps(
         operations: int64 (n,), a value of ``Operation`` for each image.
         arguments: float64 (n,), argument of each operation.
         sizes: int64 (n, 2), widths and heights of the images.
-        sampling: value of ``opcodes.SAMPLING`` for warps: one for all images, or (n,).
-        fill: red, green and blue outside of the image, see ``opcodes.FILL``.
+        sampling: interpolation of warps, a value of the operand ``opcodes.SAMPLING``: one for all images, or (n,).
+        fill: red, green and blue outside of the image.
     """
     opcode = np.where(arguments == _NEUTRAL[operations], opcodes.NOTHING, _OPCODES[operations])
     first, second = arguments.copy(), np.zeros_like(arguments)

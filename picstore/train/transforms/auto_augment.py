@@ -30,10 +30,12 @@ _TRIES = 8  # candidates for a gamma variate, each accepted with probability 0.9
 
 
 class _Magnitudes:
-    """Arguments of operations: a magnitude's index selects one of ``torch.linspace(0, limit of the operation, count)``.
+    """Arguments of operations: the values ``torch.linspace(0, limit of the operation, count)``.
 
     Args:
-        shear, rotate, factor: maximum slope; maximum angle in degrees; maximum difference of a factor from 1.
+        shear: maximum slope.
+        rotate: maximum angle in degrees.
+        factor: maximum difference from 1 of a factor, such as of brightness.
         translate: maximum translation, below 1 as a fraction of the side, else in pixels.
         bits: numbers of bits that posterizing keeps at the smallest and at the largest magnitude.
     """
@@ -50,7 +52,7 @@ class _Magnitudes:
         """Return the argument of each image's operation, float64 (n,).
 
         Args:
-            bins: index of each operation's magnitude, or one index for all operations.
+            bins: index of each operation's magnitude, (n,) or one for all images.
             count: number of magnitudes.
             negative: whether to negate the argument of an operation that works in two directions, such as a rotation.
         """
@@ -97,9 +99,9 @@ class RandAugment(_AutoAugmentBase):
 
     Args:
         num_ops: number of operations, 0 to 100.
-        magnitude: index of the magnitude among ``num_magnitude_bins``, from 0.
-        num_magnitude_bins: number of bins, at least 2.
-        interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
+        magnitude: index of the magnitude, 0 to ``num_magnitude_bins`` − 1.
+        num_magnitude_bins: number of magnitudes, at least 2.
+        interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"`` as Pillow computes it.
         fill: color outside of the image: grey level 0 to 255, or (red, green, blue); None is black.
     """
 
@@ -185,15 +187,15 @@ class AutoAugment(_AutoAugmentBase):
 class AugMix(_AutoAugmentBase):
     """Average the image with the results of chains of random operations (Hendrycks et al., "AugMix", ICLR 2020).
 
-    Weights are Dirichlet variates. Uses k × (2 + ``mixture_width``) random numbers for weights, with k = 1 if ``alpha``
-    is 1 and k = 25 otherwise; and for each chain 1 number for the depth, and 3 for each possible operation.
+    Uses k × (2 + ``mixture_width``) random numbers for the weights of the average, with k = 1 if ``alpha`` is 1, and
+    k = 25 otherwise. Each chain uses 1 more for its depth, and 3 for each operation that it may have.
 
     Args:
-        severity: number of magnitudes to choose from, 1 to 10, beginning with the smallest.
+        severity: number of magnitudes to draw from, 1 to 10, beginning with the smallest.
         mixture_width: number of chains, 1 to 100.
         chain_depth: number of operations of a chain; if below 1, the number is drawn from 1 to 3.
-        alpha: parameter of the distributions, above 0.
-        all_ops: choose from brightness, color, contrast and sharpness too.
+        alpha: parameter of the beta and Dirichlet distributions of the weights, above 0.
+        all_ops: whether brightness, color, contrast and sharpness are among the operations.
         interpolation, fill: see :class:`RandAugment`.
     """
 
@@ -233,11 +235,11 @@ class AugMix(_AutoAugmentBase):
 
 
 def mix_chains(weights: F64, chains: Sequence[Sequence[ColorProgram]]) -> ColorProgram:
-    """Return a program that averages each image with the results of k chains of steps, which all begin with the image.
+    """Return a program that averages each image with the results of k chains of steps, each applied to the image.
 
     Args:
-        weights: float64 (n, k + 1), for each image its own weight and the weights of the k chains' results.
-        chains: k lists of programs of one step each, in the order in which the steps are applied.
+        weights: float64 (n, k + 1), weight of each image, then of the results of its k chains.
+        chains: k lists of programs of one step, in the order of their application.
     """
     count = len(weights)
     programs = [ColorProgram.from_step(opcodes.MIX, [weights[:, 0], opcodes.MIX_FIRST], count=count)]
@@ -257,7 +259,8 @@ def draw_weights(alpha: float, chains: int, random: BatchRandom) -> F64:
     """Return the weights in AugMix's average, float64 (n, 1 + chains): each image's own weight, then its chains'.
 
     The image's weight has a beta distribution; the rest is divided among the chains by a Dirichlet distribution. Both
-    have the parameter ``alpha``. Uses 2 + ``chains`` random numbers, or 25 times as many unless ``alpha`` is 1.
+    distributions have the parameter ``alpha``. Uses 2 + ``chains`` random numbers, or 25 times as many unless ``alpha``
+    is 1.
     """
     share, parts = _dirichlet(alpha, 2, random), _dirichlet(alpha, chains, random)
     return np.concatenate([share[:, :1], share[:, 1:] * parts], axis=1)

@@ -16,7 +16,7 @@ class BatchRandom:
 
     Args:
         ids: ids of the records, (n,).
-        views: indices of the views, (n,) or one for all images. View 0 draws the numbers of a loader without views.
+        views: indices of the views, (n,) or one for all images; 0 in a loader without views.
     """
 
     def __init__(self, seed: int, epoch: int, ids: npt.ArrayLike, views: npt.ArrayLike = 0) -> None:
@@ -34,10 +34,10 @@ class BatchRandom:
         return rng.unit(self._keys, counters)
 
     def child(self, number: int) -> BatchRandom:
-        """Return a new generator for each image; its key depends on the image's key, the position and ``number``.
+        """Return a new generator for each image, seeded by the image's generator, its position and ``number``.
 
-        The position is the number of random numbers that each image has used. Draws from the new generators leave the
-        position unchanged, so that images may use different amounts of random numbers from the new generators.
+        The position, equal for all images, counts the numbers drawn so far. The new generators do not advance it, so
+        each image may draw another count of numbers from them.
         """
         place = rng.keys(self._keys[:, 0], np.array([self._position], np.uint64))
         return self.of_keys(rng.keys(place, np.array([number], np.uint64)), 0)

@@ -25,7 +25,7 @@ class GaussianNoise(ColorTransform):
 
     Args:
         mean, sigma: mean and standard deviation of the noise, as fractions of 255 grey levels; sigma at least 0.
-        clip: clip values to 0 … 255; False lets values wrap around.
+        clip: whether to clip values to 0 … 255; otherwise they wrap around.
     """
 
     def __init__(self, mean: float = 0.0, sigma: float = 0.1, clip: bool = True) -> None:
@@ -42,11 +42,11 @@ class GaussianNoise(ColorTransform):
 class GaussianBlur(ColorTransform):
     """Blur by a Gaussian, with reflection at the border. Uses 1 random number.
 
-    An image smaller than the kernel is reflected repeatedly; torchvision raises an error for such an image.
+    An image smaller than the kernel is reflected repeatedly; torchvision rejects it.
 
     Args:
-        kernel_size: odd number of taps, 1 to 1023: one number, or two, across and down.
-        sigma: standard deviation in pixels, above 0, or minimum and maximum.
+        kernel_size: number of taps, odd, 1 to 1023; one number for both directions, or (across, down).
+        sigma: standard deviation in pixels, above 0; a number, or (minimum, maximum).
     """
 
     def __init__(self, kernel_size: int | Sequence[int], sigma: Range = (0.1, 2.0)) -> None:
@@ -73,17 +73,17 @@ class RandomErasing(ColorTransform):
     """Overwrite a random box, with probability ``p`` (Zhong et al., "Random Erasing Data Augmentation", 2017).
 
     Ten pairs of an area (uniform in ``scale`` × the image's area) and a ratio height / width (log-uniform in ``ratio``)
-    are drawn. The first box smaller than the image in both directions is placed uniformly; without such a box, nothing
-    is erased. Uses 24 random numbers.
+    are drawn. The first box smaller than the image in both directions is placed uniformly. If there is none, nothing is
+    erased. Uses 24 random numbers.
 
     Args:
         p: probability that a box is erased.
         scale: minimum and maximum fraction of the image's area, 0 to 1.
         ratio: minimum and maximum height / width, above 0.
-        value: a number for all channels, one number for each, or ``"random"``. Numbers are grey levels before
-            ``Normalize`` and normalized values after it. Random values are standard normals after ``Normalize``, and
-            uniform grey levels before it, as in the paper. (Before it, torchvision truncates standard normals to bytes,
-            so that most are black.)
+        value: one number for all channels, one for each channel, or ``"random"``. Before ``Normalize``, a number is a
+            grey level, and random values are uniform grey levels, as in the paper; torchvision truncates standard
+            normals to bytes, mostly black. After ``Normalize``, a number is a normalized value, and random values are
+            standard normals.
         inplace: no effect; accepted because torchvision has it.
     """
 

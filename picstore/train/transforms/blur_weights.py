@@ -30,15 +30,15 @@ def first_ratio(sigma: Any) -> Any:
 
 
 def smoothing_rows(radius: I64, sigma: F64) -> Array:
-    """Return a row of weights for each of m blurs: float32 (m, width).
+    """Return a row of weights for each of m blurs, float32 (m, width).
 
     Args:
         radius: int64 (m,), number of taps on either side of the middle tap.
-        sigma: float64 (m,), deviation in pixels, above 0.
+        sigma: float64 (m,), standard deviation in pixels, above 0.
 
     Returns:
         In each row: the number of groups of ``GROUP`` taps on a side, the weight of the middle tap, and the weights of
-        one side's taps, from the middle outwards; negligible taps have the weight 0. ``width`` is even.
+        one side's taps from the middle outwards, 0 for negligible taps. ``width`` is even.
     """
     with np.errstate(over="ignore"):
         ratio = first_ratio(sigma)

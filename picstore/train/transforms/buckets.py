@@ -28,7 +28,7 @@ class Buckets(Value):
     Args:
         sizes: (height, width) of each bucket's images, 1 to 256 sizes of different aspect ratios, in any order.
         transform: function that takes one of the sizes and returns the bucket's list of transforms, or ``Views``.
-        tokens: number of patches of a batch, instead of the loader's ``batch_size``: a batch has as many images as fit.
+        tokens: maximum number of patches of a batch, instead of the loader's ``batch_size``.
         patch: side of a patch in pixels.
         callables: ``MixUp``, ``CutMix`` and callables, for all batches; see :class:`picstore.Loader`.
     """
@@ -69,7 +69,7 @@ class Buckets(Value):
         ratio: float = 2.0,
         **options: Any,
     ) -> Buckets:
-        """Return buckets as diffusion models are trained with: sizes that are as large as possible within an area.
+        """Return buckets for training diffusion models, with sizes as large as possible within an area.
 
         Args:
             area: maximum height times width, such as ``512 * 512``.
@@ -78,7 +78,7 @@ class Buckets(Value):
             ratio: maximum ratio of the longer side to the shorter side.
 
         Raises:
-            UsageError: an argument is wrong here or for :class:`Buckets`, or no such size fits.
+            UsageError: an argument is invalid, or no size fits.
         """
         if not (isinstance(area, int) and isinstance(multiple_of, int) and area > 0 < multiple_of and ratio >= 1):
             raise UsageError(f"Buckets: area {area}, multiple_of {multiple_of}, ratio {ratio}; give positive numbers")
@@ -114,8 +114,8 @@ class Buckets(Value):
 class AspectRatios:
     """Limits between the aspect ratios of neighboring buckets, ascending.
 
-    A limit is the geometric mean of two buckets' aspect ratios. Its square is stored, a quotient of integers, which is
-    the same on every machine, so that every machine puts a record into the same bucket.
+    A limit is the geometric mean of two aspect ratios. ``limits`` holds the square of each limit, because the square is
+    a quotient of integers and so the same on every machine.
     """
 
     limits: F64  # (number of buckets − 1,), squares of the limits of width / height
@@ -151,14 +151,14 @@ _MAX_LENGTHS = 256
 class Sequences(Value):
     """Loader ``transform`` that draws a sequence length, in patches, for each batch, as timm's NaFlex does.
 
-    A batch has as many images as fit into ``tokens``. All epochs have the same lengths in different orders, and so the
-    same number of batches; all ranks have the same length at each step. Images keep their aspect ratios and come as a
-    list; ``picstore.patchify`` cuts them into padded patches.
+    A batch has as many images as fit into ``tokens``. Each epoch has the same lengths in another order, and the same
+    number of batches. At each step, all ranks have the same length. Images keep their aspect ratios and come as a list;
+    ``picstore.patchify`` cuts them into padded patches.
 
     Args:
         lengths: 1 to 256 different lengths from 1 to ``tokens``, each the maximum number of patches of an image.
         transform: function that takes a length and returns a list of transforms, with a :class:`ResizeToSequence`.
-        tokens: number of patches of a batch, instead of the loader's ``batch_size``.
+        tokens: maximum number of patches of a batch, instead of the loader's ``batch_size``.
         callables: ``MixUp``, ``CutMix`` and callables, for all batches; see :class:`picstore.Loader`.
     """
 

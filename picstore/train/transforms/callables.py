@@ -17,9 +17,9 @@ from picstore.train.transforms.mixup_cutmix import BatchTransform
 class PerImage(Value):
     """Apply a function to each image of a batch, for transforms of other libraries that draw once per call.
 
-    PerImage stands among the callables, after the transforms of geometry and color, and runs in the training loop's
-    thread. torch's generators are seeded for each batch, so a function that draws from them returns the same images
-    after a resume.
+    A PerImage stands after the transforms of geometry and color, and runs in the training loop's thread. torch's
+    generators are seeded for each batch, so a function that draws from them gives the same images when training is
+    resumed.
 
     Args:
         function: takes an image, a tensor (3, H, W) of the batch's dtype and device, and returns a tensor. Tensors of
@@ -73,9 +73,8 @@ class SameForAll:
 def apply_callable(function: Callable[[Any], Any], images: Any) -> Any:
     """Apply a callable to the images of a batch, to views by name, or to the dict that another callable returned.
 
-    If ``images`` is a dict, the result is not checked. Otherwise, raise UsageError unless the result (if it is a dict,
-    each of its values) is a tensor with as many images as ``images``. If ``images`` is a list or ``function`` is a
-    PerImage, a list of that length is accepted too.
+    Unless ``images`` is a dict, raise UsageError if the result is not a tensor with as many images as ``images``, or a
+    dict of such tensors. If ``images`` is a list or ``function`` is a PerImage, lists of images are accepted too.
     """
     result = function(images)
     if isinstance(images, Mapping):

@@ -29,11 +29,11 @@ _TRIAL_SIZES = [(97, 61), (53, 89)]  # sizes on which ``_keeps_sizes`` tests whe
 
 
 class Choice(Value, ABC):
-    """Base of RandomApply, RandomChoice and RandomOrder. A choice has only geometric, only color or only batch ones.
+    """Base of RandomApply, RandomChoice and RandomOrder, whose transforms are of one kind: geometry, color or batch.
 
     Attributes:
         transforms: the transforms to choose from, in the order given.
-        step: transform of the same kind that draws which of ``transforms`` to apply and applies them.
+        step: transform of that kind, which draws which of ``transforms`` to apply and applies them.
     """
 
     def __init__(self, transforms: Sequence[Any]) -> None:
@@ -103,7 +103,7 @@ class RandomChoice(Choice):
 
 
 class RandomOrder(Choice):
-    """Apply all transforms of a list in random order. Uses a random number for each.
+    """Apply all transforms of a list in random order. Uses a random number for each transform.
 
     Args:
         transforms: list of transforms of one kind: all geometric, all of color, or all of whole batches.

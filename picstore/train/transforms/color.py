@@ -34,7 +34,7 @@ class ColorJitter(ColorTransform):
 
     Args:
         brightness, contrast, saturation: minimum and maximum factor; a number x stands for max(0, 1 − x) to 1 + x.
-        hue: minimum and maximum turn of the hue, within −0.5 to 0.5; a number x stands for −x to x.
+        hue: minimum and maximum rotation of the hue in full turns, −0.5 to 0.5; a number x stands for −x to x.
     """
 
     def __init__(
@@ -156,12 +156,12 @@ class RandomChannelPermutation(ColorTransform):
 class RandomPhotometricDistort(ColorTransform):
     """Change brightness, contrast, saturation, hue and the order of channels (Liu et al., "SSD", ECCV 2016).
 
-    Each change has probability ``p``. The order is brightness, saturation, hue, channels; contrast is inserted after
+    Each change has probability ``p``. The order is brightness, saturation, hue, channels; contrast comes after
     brightness or after hue, with equal probability. Uses 11 random numbers.
 
     Args:
         brightness, contrast, saturation: minimum and maximum factor.
-        hue: minimum and maximum turn of the hue, within −0.5 to 0.5.
+        hue: minimum and maximum rotation of the hue in full turns, −0.5 to 0.5.
         p: probability of each change.
     """
 
@@ -203,8 +203,8 @@ class Normalize(ColorTransform):
 
     Args:
         mean, std: one number for all channels, or a list, tuple, array or tensor with one for each; std is not 0.
-            Both are in units of values from 0 to 1, as in torchvision. If they seem to be in levels from 0 to 255, as
-            FFCV and DALI take them, they are used unchanged, with a warning.
+            Both are for values from 0 to 1, as in torchvision. If they seem to be for levels from 0 to 255, as in FFCV
+            and DALI, a warning is given and they are used unchanged.
         inplace: no effect; accepted because torchvision has it.
     """
 
@@ -238,7 +238,7 @@ def _texts(numbers: Sequence[float]) -> str:
 
 
 def checked_factors(value: Range | None, name: str) -> tuple[float, float]:
-    """Return the minimum and the maximum factor; a number x stands for max(0, 1 − x) to 1 + x, and None for 1 to 1."""
+    """Return the minimum and the maximum factor; a number x stands for max(0, 1 − x) and 1 + x, None for 1 and 1."""
     if value is None:
         return 1.0, 1.0
     if is_number(value) and not isinstance(value, Sequence) and value >= 0:

@@ -31,9 +31,10 @@ class ColorProgram:
     """Steps that change the colors of n images: k steps for each image; steps that do nothing come last.
 
     Attributes:
-        opcode: int64 (n, k), see ``opcodes.py``. Programs of ``compose_color`` have one ``NORMALIZE`` in each row.
+        opcode: int64 (n, k), operation of each step, see ``opcodes.py``. ``compose_color`` makes one ``NORMALIZE`` for
+            each image.
         operands: float64 (n, k, 12), each step's operands, padded with zeros.
-        key: uint64 (n, k), key from which each step draws random numbers for pixels.
+        key: uint64 (n, k), seed from which each step draws random numbers for pixels.
     """
 
     opcode: I64
@@ -114,7 +115,7 @@ class ColorTransform(Value, ABC):
 
     Attributes:
         normalizes: whether the output is normalized values instead of grey levels.
-        erases: whether the transform may also follow ``Normalize``, and work on normalized values.
+        erases: whether the transform may also stand after ``Normalize``, and then works on normalized values.
         moves_pixels: whether the transform moves pixels, after which boxes and other targets no longer fit.
     """
 

@@ -66,7 +66,7 @@ class Value(Constructed):
 
 
 def _noting(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap an ``__init__`` so that the object keeps the user's arguments, even if it calls the ``__init__`` of a base.
+    """Wrap an ``__init__`` so that the object keeps the user's arguments, not those passed on to a base's ``__init__``.
 
     If the constructor of a :class:`Value` fails because of an argument's value or type, raise UsageError.
     """

@@ -34,7 +34,7 @@ TRIES = 10  # number of boxes that RandomResizedCrop tries, as torchvision does,
 class CenterCrop(Value):
     """Crop (height, width), or a square, from the center. Uses no random numbers.
 
-    A smaller image is padded with the ``fill`` of the other transforms in the list, or black.
+    An image smaller than ``size`` is padded with the ``fill`` of the list's other transforms, or with black.
     """
 
     def __init__(self, size: Size) -> None:
@@ -51,10 +51,11 @@ class Pad(Value):
     """Pad the image with one color. Uses no random numbers.
 
     Args:
-        padding: pixels, 0 to 32768: on all sides, or (left and right, top and bottom), or (left, top, right, bottom).
+        padding: number of pixels, 0 to 32768: one for all sides, (left and right, top and bottom), or (left, top,
+            right, bottom).
         fill: grey level 0 to 255, or (red, green, blue).
-        padding_mode: "constant"; or "edge", "reflect" or "symmetric", which repeat the image's border. Only flips may
-            stand before a transform that repeats the border.
+        padding_mode: "constant"; or "edge", "reflect" or "symmetric", which repeat pixels of the image. Only
+            flips may stand before a Pad that repeats pixels.
     """
 
     fixes_size: tuple[int, int] | None = None
@@ -77,10 +78,10 @@ class RandomCrop(Value):
     Args:
         size: (height, width) in pixels; an int is both.
         padding: pixels added on each side before the crop, see ``Pad``.
-        pad_if_needed: pad both sides of an image smaller than ``size``; otherwise such an image raises UsageError.
+        pad_if_needed: whether to pad both sides of an image smaller than ``size``, which otherwise raises UsageError.
         fill, padding_mode: see ``Pad``.
-        multiple_of: number of pixels that divides left and top of the crop, so that the crop falls on whole pixels of
-            an image reduced by this factor; not in torchvision.
+        multiple_of: divisor of the crop's left and top in pixels, which puts the crop on whole pixels of an image
+            reduced by this factor; not in torchvision.
     """
 
     def __init__(
@@ -192,8 +193,8 @@ class RandomFlip(Value):
 
     Attributes:
         p: probability of the flip.
-        mirrored: whether the flip mirrors left to right, and whether top to bottom.
-        only_mirrors: True. Only such transforms may precede a pad or crop that repeats the stored image's border.
+        mirrored: whether the flip mirrors left to right, and whether it mirrors top to bottom.
+        only_mirrors: True, because a flip may stand before a pad or crop that repeats pixels of the stored image.
     """
 
     only_mirrors = True

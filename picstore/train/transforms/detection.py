@@ -69,7 +69,7 @@ class RandomSizeCrop(Value):
     torchvision does not have this class. Uses 4 random numbers: width, height, x, y.
 
     Args:
-        min_size, max_size: minimum and maximum side in pixels; the sides of the image limit both.
+        min_size, max_size: minimum and maximum side in pixels; both are reduced to the image's side if it is smaller.
     """
 
     fixes_size: tuple[int, int] | None = None
@@ -92,16 +92,16 @@ class RandomSizeCrop(Value):
 class RandomIoUCrop(Value):
     """Crop a box that overlaps enough with at least one object (Liu et al., "SSD", ECCV 2016).
 
-    A minimum overlap is drawn from ``sampler_options``; 1 leaves the image unchanged. Then up to ``trials`` boxes are
-    drawn, until a box holds the center of an object's box and overlaps the object's box enough, measured as
-    intersection over union; this box is the crop. If no box does, another minimum overlap is drawn. Objects whose
+    A minimum overlap is drawn from ``sampler_options``; if it is 1, the image stays unchanged. Otherwise, up to
+    ``trials`` crops are drawn. The image is cropped by the first that holds the center of an object's box and whose
+    intersection over union with that box reaches the minimum. If there is none, another minimum is drawn. Objects whose
     center is outside of the crop are dropped. The loader's ``targets`` must name ``"boxes"``.
 
     Args:
-        min_scale, max_scale: minimum and maximum side of a box, as a fraction of the image's side, above 0 to 1.
+        min_scale, max_scale: minimum and maximum side of a crop, as a fraction of the image's side, above 0 to 1.
         min_aspect_ratio, max_aspect_ratio: minimum and maximum width / height of the crop.
         sampler_options: minimum overlaps, by default 0, 0.1, 0.3, 0.5, 0.7, 0.9 and 1.
-        trials: number of boxes for each minimum overlap, 1 to 1000.
+        trials: number of crops for each minimum overlap, 1 to 1000.
     """
 
     fixes_size: tuple[int, int] | None = None
@@ -148,8 +148,8 @@ class RandomIoUCrop(Value):
         """Draw a minimum overlap and ``trials`` crops for each image, and find the first crop that reaches the overlap.
 
         Returns:
-            Whether a crop was found, bool (n,); its left, top, width and height, int64 (n, 4); and whether the drawn
-            overlap is 1, for which the image stays unchanged, bool (n,).
+            bool (n,), whether a crop was found; int64 (n, 4), its left, top, width and height; and bool (n,), whether
+            the drawn overlap is 1, which leaves the image unchanged.
         """
         option = self._options[np.floor(random.uniform(1)[:, 0] * len(self._options)).astype(np.int64)]
         numbers = random.uniform(4 * self._trials).reshape(len(sizes), self._trials, 4)
@@ -168,9 +168,10 @@ class RandomIoUCrop(Value):
 
 
 def _largest_overlap(crops: F64, boxes: F64) -> F64:
-    """Return each crop's largest intersection over union with a box whose center it holds, (n, t); −1 if it holds none.
+    """Return each crop's largest intersection over union with a box whose center it holds, float64 (n, t).
 
-    Each of n images has t crops (n, t, 4): left, top, width, height; and m boxes (n, m, 4): left, top, right, bottom.
+    The value is −1 if a crop holds no center. ``crops`` (n, t, 4) are left, top, width, height; ``boxes`` (n, m, 4) are
+    left, top, right, bottom.
     """
     # All images at once could take gigabytes, because each is padded to the number of boxes of the image with the most.
     step = max(1, _MAX_PAIRS // max(1, crops.shape[1] * boxes.shape[1]))

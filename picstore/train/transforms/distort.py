@@ -33,9 +33,9 @@ class RandomPerspective(ColorTransform):
     Args:
         distortion_scale: maximum distance as a fraction of half the width and height, 0 to 1.
         p: probability of moving the corners.
-        interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
-        fill: color outside of the image: grey level 0 to 255, or (red, green, blue). None is black, without the darker
-            seam that torchvision's blending with a fill leaves.
+        interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"`` as Pillow computes it.
+        fill: color outside of the image, grey level 0 to 255 or (red, green, blue), blended with the image's border as
+            in torchvision; None for black without blending.
     """
 
     moves_pixels = True
@@ -68,9 +68,9 @@ class ElasticTransform(ColorTransform):
     """Displace each pixel by blurred uniform noise. Uses 1 random number, the seed of an image's noise.
 
     Args:
-        alpha: before the blur, displacements are −alpha / 2 to alpha / 2 pixels; one number, or two, for x and y.
-        sigma: deviation of the blur in pixels, above 0 and at most 127, or two, across and down; 0 for no blur.
-        interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"``, which is Pillow's.
+        alpha: range of the displacements before the blur, −alpha / 2 to alpha / 2 pixels; one number, or (x, y).
+        sigma: standard deviation of the blur in pixels, at most 127, 0 for no blur; one number, or (across, down).
+        interpolation: ``"nearest"``, ``"bilinear"``, or ``"bicubic"`` as Pillow computes it.
         fill: see :class:`RandomPerspective`.
     """
 
@@ -99,14 +99,14 @@ def sampling_fill(fill: Any, transform: str) -> tuple[float, float, float]:
 
 
 def _perspective_maps(corners: F64, extent: I64) -> list[F64]:
-    """Return the coefficients of the perspective maps from four points to the corners of upright rectangles.
+    """Return the coefficients of n perspective maps, each from four points to the corners of a rectangle.
 
     The map from the unit square to four points has a closed form (Heckbert, "Fundamentals of texture mapping and image
     warping", 1989). The result is the inverse of that map, multiplied by the rectangle's extent.
 
     Args:
         corners: float64 (4, 2, n), x and y of the points: left top, right top, right bottom, left bottom.
-        extent: int64 (2, n), x and y of the rectangle's right bottom corner.
+        extent: int64 (2, n), x and y of the rectangle's right bottom corner; the left top corner is (0, 0).
 
     Returns:
         Eight arrays (n,), the operands a to h of ``opcodes.WARP``.
