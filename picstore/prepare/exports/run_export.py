@@ -86,11 +86,11 @@ def export(
         out: a folder that does not exist or is empty.
         format: name of the export format, one of FORMATS.
         shard_size: approximate size of a tar, shard or Parquet file in bytes.
-        workers: number of processes, or an engine; the files do not depend on the workers.
+        workers: number of processes, or an engine that runs tasks; the files do not depend on the workers.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: the dataset cannot be opened.
-        UsageError: ``out`` holds something, or the format cannot take the dataset.
+        UsageError: ``out`` is not empty, or the format cannot take the dataset.
         OSError: a file cannot be written.
     """
     dataset = source if isinstance(source, Dataset) else Dataset(source)

@@ -27,7 +27,8 @@ _LABEL = struct.Struct("<q")
 class MdsFormat(ExportFormat):
     """Export format of OUT/shard.00000.mds, …, OUT/index.json, OUT/classes.txt; each process holds one shard in memory.
 
-    Columns: ``image`` (jpeg), ``label`` (int, −1 for unknown), ``extra`` (json), attachments (bytes, empty if missing).
+    Columns: ``image`` (jpeg), ``label`` (int, −1 for unknown), ``extra`` (json), and each attachment by its name
+    (bytes, empty if missing).
     """
 
     COLUMNS = _COLUMNS

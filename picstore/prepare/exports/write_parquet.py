@@ -32,9 +32,9 @@ _ROWS_PER_GROUP = 100
 class ParquetFormat(ExportFormat):
     """Export format of OUT/data/train-00000.parquet, …, OUT/README.md (the dataset card) and OUT/classes.txt.
 
-    Columns: ``image`` (a struct of ``bytes`` and ``path``), ``label`` (int64, a ClassLabel if all class names differ,
-    −1 for unknown), ``extra`` (a JSON object as string), and each attachment by its name (binary, null if missing).
-    Each process holds 100 rows in memory.
+    Columns: ``image`` (a struct of ``bytes`` and ``path``), ``label`` (int64, −1 for unknown; a ClassLabel if all class
+    names differ), ``extra`` (a JSON object as string), and each attachment by its name (binary, null if missing). Each
+    process holds 100 rows in memory.
     """
 
     COLUMNS = ("image", "label", "extra")

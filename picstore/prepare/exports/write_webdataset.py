@@ -30,8 +30,9 @@ _BLOCK = 512  # A tar pads headers and data to a multiple of this number of byte
 class WebDatasetFormat(ExportFormat):
     """Export format of OUT/shard-000000.tar, … of about ``shard_size`` bytes, and OUT/classes.txt.
 
-    ``cls`` is the label as a number, −1 for unknown; ``json`` is the extra. An attachment is ``<name>.bin``, or
-    ``<name>.png`` and so on if its first bytes are an image's; names of attachments are made safe and distinct.
+    ``cls`` is the label as a number, −1 for unknown; ``json`` is the extra (JSON metadata). An attachment is
+    ``<name>.bin``, or has an image's suffix, such as ``<name>.png``, if its first bytes are an image's. Attachment
+    names are made safe and distinct.
     """
 
     EXCEED = True

@@ -43,7 +43,7 @@ class Decoded:
     """Image that is decoded, rotated upright and resized, ready to be encoded as a training JPEG.
 
     Attributes:
-        image: PIL image of mode "L" or "RGB", or RGB as uint8 (height, width, 3); of the size that settings ask for.
+        image: PIL image of mode "L" or "RGB", or RGB as uint8 (height, width, 3).
         origin: reason for re-encoding: the kind of the source, such as "PNG" or "progressive JPEG", or "resize".
         coordinates: map from the source's pixels to the pixels of ``image``.
     """
@@ -61,8 +61,8 @@ class Decoded:
 def decode_here(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
     """Decode the first frame of an image file in this process.
 
-    Arguments are those of ``decoder_process.decode_any``. Only call this in a process that may be lost, because some
-    decoders may hang or crash.
+    Call this function only in a process that may be lost, because some decoders hang or crash. Arguments are those of
+    ``decoder_process.decode_any``.
     """
     if not data:
         raise ImageError("empty file")
@@ -99,8 +99,8 @@ def _reduced_bits(kind: str, data: bytes) -> str:
 def _decode_upright_jpeg(data: bytes, settings: EncodeSettings) -> Decoded | None:
     """Decode an upright JPEG by picstore's decoder; return None if Pillow has to decode it.
 
-    Pillow decodes a JPEG that is resized to a quarter or less, which it does at a fraction of the size, and a damaged
-    JPEG, whose damage it reports.
+    Pillow has to decode a damaged JPEG, because it reports the damage, and a JPEG to be resized to a quarter or less,
+    because it decodes at a fraction of the size.
     """
     try:
         segments = tuple(iterate_marker_segments(data))
@@ -161,8 +161,8 @@ def decode_opened(
 ) -> Decoded:
     """Decode an opened image: load it, rotate it upright, convert it to "L" or "RGB", and resize it.
 
-    The image, of any mode, is not changed. For a JPEG that is opened at a fraction of its size, ``size`` is its full
-    upright width and height, from which the target size is computed. Raise ImageError if it is damaged or too large.
+    The image, of any mode, is not changed. For a JPEG opened at a fraction of its size, ``size`` is its full upright
+    width and height, from which the target size is computed. Raise ImageError if the image is damaged or too large.
     """
     with foreign_errors(f"damaged {origin}"):
         tiff_orientation = read_orientation(image) if image.format == "TIFF" else 1

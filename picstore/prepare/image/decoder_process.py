@@ -52,10 +52,10 @@ def decode_any(
     """Decode any source to upright pixels in grey or RGB, of the size that ``settings.resize`` asks for.
 
     Args:
-        source: a file's bytes in any format that docs/formats.md lists; or a PIL image; or a uint8 array of shape
-            (H, W), (H, W, 1), (H, W, 3) or, with alpha, (H, W, 4).
-        settings: ``resize``, ``background`` and ``max_pixels`` are used.
-        name: the file's name; its extension identifies formats without a magic number.
+        source: bytes of a file in any format that docs/formats.md lists; or a PIL image; or a uint8 array of shape (H,
+            W), (H, W, 1), (H, W, 3) or, with alpha, (H, W, 4).
+        settings: only ``resize``, ``background`` and ``max_pixels`` are used.
+        name: name of the file; its extension identifies formats without a magic number.
         bounded: whether to decode a file as :func:`decode_bounded` does.
 
     Raises:
@@ -212,8 +212,8 @@ def main() -> None:
 def _bounded(connection: Connection, seconds: float) -> Iterator[None]:
     """Let the operating system end this process after ``seconds`` or at the parent's death, even within C code.
 
-    While the parent waits for an answer, the only event on the socket ``connection`` can be that the parent's end is
-    closed. The operating system then sends SIGIO, which ends this process.
+    While the parent waits for an answer, the only event on the socket ``connection`` can be that the parent closed its
+    end. The operating system then sends SIGIO, which ends this process.
     """
     flags = fcntl.fcntl(connection, fcntl.F_GETFL)
     fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())

@@ -31,7 +31,7 @@ class Size:
     """Target size of ``--resize``.
 
     ``shorter`` and ``longer`` reduce the shorter or the longer side of an image to ``width`` (equal to ``height``),
-    keep the aspect ratio and never enlarge an image. ``exact`` always gives ``width`` × ``height``.
+    keep the aspect ratio and never enlarge. ``exact`` always gives ``width`` × ``height``.
 
     Raises:
         UsageError: a value is out of its range.
@@ -117,8 +117,7 @@ class EncodeSettings:
         quality: quality on libjpeg's scale, 1 … 100.
         subsampling: chroma subsampling, "444", "422" or "420"; not used for grey images.
         background: red, green and blue, 0 … 255, under transparent pixels.
-        max_pixels: largest number of pixels of an image; the header of a larger image is read, and the image is
-            rejected undecoded.
+        max_pixels: largest accepted number of pixels; an image whose header states more is rejected undecoded.
         reencode: whether to re-encode also JPEGs that could be kept without loss.
         encoder: "turbo" (libjpeg-turbo) or "mozjpeg", which has no subsampling "422".
 

@@ -37,7 +37,7 @@ class CoordinateMap:
 
     Attributes:
         orientation: EXIF orientation of the file; 1 is upright.
-        upright_size: width and height of the upright image, before it is resized.
+        upright_size: width and height of the upright image, before resizing.
         stored_size: width and height of the training JPEG.
     """
 
@@ -63,8 +63,8 @@ class CoordinateMap:
 def read_orientation(image: Image.Image) -> int:
     """Read the EXIF orientation of an image, 1 … 8; return 1 if the orientation is missing or unreadable.
 
-    For a JPEG, call :func:`settle_orientation` first. An orientation in XMP is ignored. Most decoders ignore it
-    too, so a JPEG looks the same whether it is kept without loss or re-encoded.
+    For a JPEG, call :func:`settle_orientation` first. An orientation in XMP is ignored, as by most decoders, so a JPEG
+    looks the same whether it is kept without loss or re-encoded.
     """
     info = dict(image.info)
     for key in ("xmp", "XML:com.adobe.xmp"):

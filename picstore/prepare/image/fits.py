@@ -65,9 +65,8 @@ class _Unit:
 def read_image(data: bytes, *, max_pixels: int) -> Image.Image:
     """Read the first picture of a FITS file, or the first plane of a cube, in mode "L".
 
-    The file has the picture's lowest row first. Values are BZERO + BSCALE × stored value, as astropy computes them;
-    pixels of the value BLANK become black. Raise ImageError if the file is damaged or compressed, or its picture has
-    more than ``max_pixels``.
+    The file stores the picture's lowest row first. Values are BZERO + BSCALE × stored value; pixels of the value BLANK
+    become black. Raise ImageError if the file is damaged or compressed, or its picture has more than ``max_pixels``.
     """
     unit = next((each for each in _iterate_units(data) if 0 not in each.axes and each.axes), None)
     if unit is None:

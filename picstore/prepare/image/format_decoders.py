@@ -44,7 +44,7 @@ def open_image(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
     """Open an image file with the library that decodes its format; images that Pillow decodes are not loaded yet.
 
     The extension of ``name``, the file's name, identifies formats without a magic number. Raise ImageError if the file
-    is not an image, is damaged or known to be read wrongly, or no library is installed for it.
+    is not an image, is damaged or known to be read wrongly, or no library is installed for its format.
     """
     check_webp(data, max_pixels=max_pixels)
     if svg.is_svg(data):
@@ -130,10 +130,10 @@ def _open_elsewhere(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
 
 
 def read_by_wheel(data: bytes, *, coder: str, max_pixels: int) -> Image.Image | None:
-    """Read an image of ImageMagick's coder "heic", "jxl" or "dng" by a library that comes as a wheel.
+    """Read an image of ImageMagick's coder "heic", "jxl" or "dng" with another library, installed as a wheel.
 
-    Return None for another coder, or if the library is not installed. Raise ImageError, before decoding, if the image
-    has more than ``max_pixels``; if the file is damaged, raise the library's own error, of any type.
+    Return None for another coder, or if the library is missing. If the image has more than ``max_pixels``, raise
+    ImageError before decoding. If the file is damaged, raise the library's own error, of any type.
     """
     reader = {"heic": _read_heic, "jxl": _read_jpeg_xl, "dng": _read_raw}.get(coder)
     if reader is None:

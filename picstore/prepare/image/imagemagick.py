@@ -156,8 +156,8 @@ def _wand(coder: str) -> tuple[Any, tuple[type[Exception], ...], type[Warning]]:
 def start_library() -> None:
     """Start ImageMagick's library under picstore's policy; raise ImportError if the library is missing.
 
-    A process has one policy, which is read when the library starts. Raise ImageError if other code in this process
-    started the library under a policy that allows more.
+    A process has one policy, read when the library starts. Raise ImageError if other code in this process started the
+    library under a policy that allows more.
     """
     own = os.environ.get(_CONFIGURE_PATH)
     os.environ[_CONFIGURE_PATH] = f"{POLICY}{os.pathsep}{own}" if own else str(POLICY)
@@ -181,7 +181,7 @@ def start_library() -> None:
 def _set_resource_limits(max_pixels: int) -> None:
     """Limit ImageMagick's memory and image size; a stricter limit of its policy.xml stays in force.
 
-    ImageMagick's time limit is not used, because it counts from the start of the process, and ends the process.
+    ImageMagick's time limit is not used, because it counts from the process's start and ends the process.
     """
     from wand.resource import limits
 

@@ -69,7 +69,7 @@ class LargeImage:
     """Large upright TIFF or PNG in grey or RGB, to be decoded strip by strip.
 
     Attributes:
-        strips: strips for ``encode_strips``; the iterator raises FaultFound if a strip cannot be decoded.
+        strips: iterator of strips for ``encode_strips``; it raises FaultFound if a strip cannot be decoded.
         size: width and height.
         origin: "TIFF" or "PNG".
     """

@@ -31,9 +31,9 @@ class MapRequest:
     """User's request to store a map of a given name with each image.
 
     Attributes:
-        files: path of a map's file relative to the folder of its image, with ``*`` for the image's file name without
-            suffix; empty if the source has a field of the map's name instead of files.
-        given: fields of :class:`MapSpec` that the user sets; ``dtype`` and ``channels``, if not set, are those of the
+        files: path of a map file relative to its image's folder, with ``*`` for the image's file name without suffix;
+            empty if the map is a field of the source.
+        given: fields of :class:`MapSpec` that the user sets. ``dtype`` and ``channels``, if not set, are those of the
             source's first map.
     """
 
@@ -58,7 +58,7 @@ class MapRequest:
     def specify(self, first: Array) -> MapSpec:
         """Return the specification of all maps of this name; raise UsageError if :class:`MapSpec` rejects a field.
 
-        If the user set no dtype or channels, they are those of ``first``, the first map, (h, w, channels).
+        A dtype or number of channels that the user did not set is that of ``first``, the first map, (h, w, channels).
         """
         fill = self.given.get("fill", self.given.get("invalid", 0.0))
         found = {"dtype": first.dtype.name, "channels": first.shape[2]}

@@ -43,7 +43,7 @@ class Bare:
     Attributes:
         data: the file, reduced to the parts that determine pixels and orientation.
         orientation: orientation in a JPEG's EXIF, 1 … 8; None if it is still to be read in ``data``.
-        remark: damage of the metadata; empty if there is none.
+        remark: damage found in the metadata; empty if there is none.
     """
 
     data: bytes
@@ -66,7 +66,7 @@ class Chunk(NamedTuple):
 
 
 def iterate_chunks(png: bytes) -> Iterator[Chunk]:
-    """Yield the chunks of a PNG up to IEND, or up to the first chunk that is cut off by the end of the file."""
+    """Yield the chunks of a PNG up to IEND, or up to the first chunk that the end of the file cuts off."""
     start, kind = len(_PNG), b""
     while kind != b"IEND" and start + 12 <= len(png):
         length, kind = struct.unpack_from(">I4s", png, start)
@@ -154,8 +154,8 @@ def _decides_about_pixels(marker: int, body: bytes) -> bool:
 def mend_data(data: bytes) -> bytes:
     """Rewrite the colors of an XPM to two digits per channel; return a file of another format unchanged.
 
-    Pillow takes the last six digits of any color. Here, channels of more than two digits keep the upper two digits, and
-    single digits are doubled, so that ``#fff`` is white.
+    Pillow takes the last six digits of any color. Instead, channels of more than two digits keep the upper two digits,
+    and single digits are doubled, so that ``#fff`` is white.
     """
     if not data.startswith(_XPM):
         return data
@@ -182,8 +182,8 @@ def _two_digits(match: re.Match[bytes]) -> bytes:
 def mend_image(image: Image.Image) -> Image.Image:
     """Correct an image that Pillow opened: the transparent color of a PNG, and the alpha of a TGA of 16 bits.
 
-    Pillow scales a PNG's samples to 8 bits, but not its transparent color. The sixteenth bit of a TGA means opaque to
-    some programs and transparent to other programs, so the TGA is taken as opaque.
+    Pillow scales a PNG's samples to 8 bits, but not its transparent color. A TGA of 16 bits becomes opaque, because its
+    sixteenth bit means opaque to some programs and transparent to others.
     """
     if not isinstance(image, ImageFile.ImageFile) or not image.tile:
         return image

@@ -114,8 +114,7 @@ def _white(image: Image.Image) -> float:
 def integer_top(strips: Iterable[npt.NDArray[Any]], *, most: int) -> int:
     """Return the integer to scale to white: the smallest of 255, 65,535 and ``most`` that no sample exceeds.
 
-    Depth maps and masks come in 32 bits but seldom use all of them. ``most`` is the largest integer of the samples'
-    type.
+    ``most`` is the largest integer of the samples' type. Depth maps and masks in 32 bits seldom use all bits.
     """
     largest = max(int(values.max(initial=0)) for values in strips)
     return next((top for top in (255, 65_535) if largest <= top < most), most)

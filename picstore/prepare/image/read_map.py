@@ -43,9 +43,8 @@ _TO_UPRIGHT: dict[int, Callable[[Array], Array]] = {
 def make_map(name: str, data: bytes | Array, spec: MapSpec, image: CoordinateMap) -> bytes:
     """Convert a map to its stored form, turned upright and resized like its image.
 
-    A map is turned upright if it has the size of the image before the image's rotation, unless the rotated image has
-    the same size. Resizing takes the value of the nearest pixel. A map that already has the stored image's size is not
-    resized.
+    A map that has the size of the image before rotation is turned upright, unless the rotated image has the same size.
+    A map that already has the stored image's size is not resized. Resizing takes the value of the nearest pixel.
 
     Args:
         name: name of the attachment, for error messages.
@@ -221,8 +220,8 @@ def _read_npy(data: bytes) -> Array:
 def _read_exr(data: bytes) -> Array:
     """Read an OpenEXR file of one part: half as float16, float as float32, uint as uint32.
 
-    The file must have one layer. Its channels are the first one to four of R, G, B, A or of X, Y, Z, W; a single
-    channel may have any name. The values have this order, whereas the file sorts its channels by name.
+    The file must have one layer. Its channels are the first one to four of R, G, B, A or of X, Y, Z, W, and the values
+    have this order; a single channel may have any name.
     """
     try:
         import OpenImageIO

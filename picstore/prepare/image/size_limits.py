@@ -51,8 +51,8 @@ def limit_memory(pixels: int) -> None:
 def open_by_pillow(data: bytes, formats: Sequence[str]) -> ImageFile.ImageFile:
     """Open an image as ``Image.open`` does, but without Pillow's limit on the number of pixels.
 
-    The limit itself is not changed, because it is global to the process, which may run the user's program. The caller
-    must check the size. The limit still applies to images inside images, such as the PNG in an icon.
+    The caller must check the size. The limit still applies to images inside images, such as the PNG in an icon. The
+    limit itself is not changed, because it is global to the process, which may run the user's program.
     """
     Image.init()
     for each in formats:

@@ -182,8 +182,7 @@ def _refuse_references(text: str) -> None:
 def _size(root: dict[str, str]) -> tuple[tuple[float, float], bool]:
     """Compute width and height in pixels from the root element's attributes, its viewBox, or CSS's default.
 
-    Return (width, height), and whether the root states enough for resvg to compute the size itself. Raise ImageError if
-    a length cannot be read.
+    Return (width, height), and whether resvg can compute the size itself. Raise ImageError if a length cannot be read.
     """
     numbers = root.get("viewBox", "")[: 4 * _MAX_NUMBER].replace(",", " ").split()
     box = [_number(each) or 0.0 for each in numbers[2:4]] if len(numbers) == 4 else []

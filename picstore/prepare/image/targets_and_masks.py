@@ -28,7 +28,7 @@ def map_targets(extra: Any, coordinates: CoordinateMap, *, annotated: tuple[int,
     """Check ``boxes``, ``polygons`` and ``keypoints`` of an extra, and map them to the pixels of the stored image.
 
     Args:
-        extra: any JSON value; everything except targets stays unchanged.
+        extra: any JSON value; everything except these targets stays unchanged.
         coordinates: map from the source's pixels to the stored image's.
         annotated: width and height of the image that was annotated: the upright image, or the raw image if the
             annotating program ignored the orientation. None means the upright image.
@@ -63,7 +63,7 @@ def map_targets(extra: Any, coordinates: CoordinateMap, *, annotated: tuple[int,
 def _map_keypoints(points: F64, coordinates: CoordinateMap, *, rotate: bool) -> list[list[float]]:
     """Map keypoints (x, y, v) to stored pixels; (0, 0) is the center of the first pixel.
 
-    A keypoint [0, 0, 0] is one that was not marked; it remains as it is.
+    A keypoint [0, 0, 0] stays unchanged, because it was not marked.
     """
     centers = coordinates.map_points(points[:, :2] + 0.5, rotate=rotate) - 0.5
     marked = (points != 0).any(axis=1, keepdims=True)
@@ -74,13 +74,13 @@ def _map_keypoints(points: F64, coordinates: CoordinateMap, *, rotate: bool) -> 
 def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
     """Rotate and resize an attachment like its image, if it has the image's original size.
 
-    An attachment of the upright image's size is only resized; one of the raw image's size is rotated too. A JPEG may
-    also be smaller than its image by an integer factor. Masks are resized to the nearest pixel's value. An attachment
-    of any other size is returned unchanged; if it is a mask, it must have the stored image's size.
+    An attachment of the upright image's size is only resized; an attachment of the raw image's size is rotated too. A
+    JPEG may also be smaller than its image by an integer factor. Masks are resized to the nearest pixel's value. An
+    attachment of any other size is returned unchanged; if it is a mask, it must have the stored image's size.
 
     Args:
-        name: name of the attachment, for messages.
-        image: map by which the image was rotated and resized.
+        name: name of the attachment.
+        image: map from the source's pixels to the stored image's, by which the image was rotated and resized.
 
     Raises:
         ImageError: the attachment cannot be decoded, is a mask of another size, or has several frames.

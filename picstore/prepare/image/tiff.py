@@ -51,11 +51,11 @@ _REVERSED = bytes(int(f"{each:08b}"[::-1], 2) for each in range(256))
 
 
 def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
-    """Decode a TIFF whose layout Pillow does not convert exactly; return None for any other.
+    """Decode a TIFF whose layout Pillow does not convert exactly; return None for a TIFF that Pillow does.
 
     The image has mode "L", "LA", "La", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr" or "LAB", and is not rotated yet. Raise
-    ImageError if this is not one of the layouts that tests prove to be read exactly, if the file is damaged, or if it
-    has more than ``max_pixels``.
+    ImageError if the layout is not one that tests prove to be read exactly, if the file is damaged, or if it has more
+    than ``max_pixels``.
     """
     tags = read_tags(data)
     layout = read_layout(tags, "<" if data.startswith(b"II") else ">")
@@ -78,8 +78,8 @@ def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
 def read_samples(data: bytes, *, max_pixels: int) -> _Samples:
     """Read a TIFF's samples, (height, width, samples), as they are stored, neither reduced nor rotated.
 
-    Raise ImageError if this is not one of the layouts that tests prove to be read exactly, if the image is rotated, or
-    if the samples are neither grey with 0 as black nor RGB nor palette indices.
+    Raise ImageError if the layout is not one that tests prove to be read exactly, if the image is rotated, or if the
+    samples are neither grey with 0 as black nor RGB nor palette indices.
     """
     tags = read_tags(data)
     layout = read_layout(tags, "<" if data.startswith(b"II") else ">")

@@ -85,7 +85,7 @@ class Layout:
     """Layout of the samples in the first picture of a TIFF.
 
     Attributes:
-        size: width and height as they are stored, before the orientation is applied.
+        size: stored width and height, before the orientation is applied.
         order: byte order, "<" or ">".
         bits: bits of a sample.
         kind: 1 unsigned, 2 signed, 3 floating point.

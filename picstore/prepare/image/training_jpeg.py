@@ -55,8 +55,7 @@ class TrainingJpeg:
         info: size, sampling and restart segments, for the index of a container (docs/format.md).
         coordinates: map from the source's pixels to the pixels of the training JPEG.
         status: ``LOSSLESS``, ``REENCODED`` or ``INDEXED``.
-        reason: reason why the image was re-encoded, or the kind of an indexed image that is not an upright JPEG; else
-            empty.
+        reason: why the image was re-encoded, or the kind of an indexed image that is not an upright JPEG; else empty.
     """
 
     jpeg: bytes
@@ -85,8 +84,8 @@ def make_training_jpeg(
 def make_lossless(sources: Sequence[bytes], *, settings: EncodeSettings) -> list[TrainingJpeg | str]:
     """Make training JPEGs from JPEGs, without loss, by adding restart markers.
 
-    Return for each source its training JPEG, or the reason to re-encode it. The reason is empty if the source is not a
-    JPEG, and for all sources if the settings ask for re-encoding.
+    For each source, return its training JPEG, or the reason to re-encode the source. The reason is empty if the source
+    is not a JPEG, or if the settings ask for re-encoding or for another size.
     """
     made: list[TrainingJpeg | str] = [""] * len(sources)
     parsed = {}
@@ -146,11 +145,12 @@ def _encode_large(source: bytes, settings: EncodeSettings) -> TrainingJpeg | Non
 def encode(image: Image.Image | U8, *, settings: EncodeSettings, origin: str = "image") -> TranscodedJpeg:
     """Encode pixels as a baseline JPEG with optimal Huffman tables, restart markers, JFIF, and no other metadata.
 
-    Restart markers stand at every ``jpeg.tiles.restart_interval``. Raise ImageError if the image cannot be encoded.
+    ``jpeg.tiles.restart_interval`` chooses the distance of restart markers. Raise ImageError if the image cannot be
+    encoded.
 
     Args:
         image: an image in mode "L" or "RGB", or RGB as uint8 (height, width, 3).
-        origin: kind of the source, for messages.
+        origin: kind of the source, for error messages.
     """
     with foreign_errors(f"cannot encode {origin}"):
         quality, subsampling = settings.quality, settings.subsampling
