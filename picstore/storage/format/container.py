@@ -24,7 +24,7 @@ from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 class ContainerRef:
     """Position of a container: name of its file, and byte offset.
 
-    The container's header states the numbers ``stream``, ``file`` and ``ordinal`` (the container's index in the file).
+    ``stream``, ``file`` and ``ordinal`` (position among the file's containers) are numbers that its header states.
     """
 
     name: str
@@ -43,22 +43,22 @@ class Container:
     """A container in memory, read and checked by :func:`picstore.storage.format.read_container.unpack_container`.
 
     Attributes:
-        index: the container's index entries, ``layout.ENTRY`` (n,).
+        index: the container's index entries, ``layout.ENTRY`` (n,), one per record.
         good: bool (n,), False for a lost record.
-        damage: all damage that was found, also damage to the segment table or extras, which loses no record.
-        read: function that reads bytes of the container, given offset and length, if ``buffer`` lacks the payload;
-            images read by it are checked. None if ``buffer`` holds the payload, or the needed part of the payload.
-        read_size: bytes that were read from storage; less than ``size`` for a container that was read in part.
-        held: ``layout.ENTRY`` (n,), entries of the images in ``buffer``; ``index`` itself unless the container was read
-            in part. In that case ``buffer`` holds an image's header, which states the stored height, and the rows of
-            restart tiles that were read; the entry has the height and segments of these rows, or length 0 if no row was
-            read.
-        tops: int64 (n,), number of pixel rows of the stored image above the first row that ``held`` describes.
+        damage: all damage that was found; damage to the segment table or extras loses no record.
+        read: function that reads bytes of the container, given offset and length, and is used for the payload if
+            ``buffer`` lacks it; None if ``buffer`` holds the payload, or its needed part.
+        read_size: number of bytes that were read from storage; less than ``size`` if the container was read in part.
+        held: ``layout.ENTRY`` (n,), for each record the image in ``buffer``; ``index`` itself unless the container was
+            read in part. Of an image that was read in part, ``buffer`` holds the header, which states the stored
+            height, and the rows of restart tiles that were read; the entry states the height and segments of only these
+            rows. Its length is 0 if nothing of the image was read.
+        tops: int64 (n,), number of the stored image's pixel rows above the first row in ``buffer``.
         causes: by record number, the damage with which :meth:`add_loss` marked the record as lost.
-        records: in a copy by :meth:`extract`, the record number that belongs to each row of ``index``, ``good``,
-            ``held``, ``attached`` and ``tops``, int64 (n,), ascending; else None, because row k belongs to record k.
+        records: in a copy by :meth:`extract`, the record number of each row of ``index``, ``good``, ``held``,
+            ``attached`` and ``tops``, int64 (n,), ascending; else None, because row k belongs to record k.
         tile_rows: results of ``stored_rows`` by record number.
-        origin: function that returns the file and offset of a byte of ``buffer``; None if it has the bytes of one file.
+        origin: function that returns file and offset of a byte of ``buffer``; None if all bytes are from one file.
         extras_frame: zstd frame of the extras, a view of ``buffer``; empty if there are none, None if damaged.
         extras_size: number of bytes of the decompressed extras.
     """
@@ -105,16 +105,15 @@ class Container:
     def set_addresses(self, buffer: int, segment_table: int, index: int) -> None:
         """Set the addresses in memory of ``buffer``, ``segment_table`` and ``index``, if the caller knows them.
 
-        NumPy would take 10 µs with cold caches to find the addresses. If ``index`` is replaced later, its address is
-        looked up anew.
+        Looking them up in NumPy would take 10 µs with cold caches.
         """
         self._addresses, self._index_at = (buffer, segment_table), (self.index, index)
 
     def place(self) -> tuple[int, ...]:
-        """Return for kernels the addresses of buffer, segment table, index, ``held`` and ``tops``; then two counts.
+        """Return the addresses of buffer, segment table, index, ``held`` and ``tops`` for kernels; then two counts.
 
-        The counts are the numbers of records and of segment-table entries. The address of ``tops`` may be 0 if all tops
-        are 0. The result is kept, so the container must not change afterwards.
+        The counts are the numbers of records and of segment-table entries. The address of ``tops`` may be 0 if all
+        values of ``tops`` are 0. The container must not change afterwards, because the result is kept.
         """
         if self._place is None:
             if self._index_at is not None and self._index_at[0] is self.index is self.held:
@@ -133,7 +132,8 @@ class Container:
     def extras(self) -> bytes | None:
         """Extras of all records, joined, decompressed on first use; None if the extras are damaged.
 
-        A few KB of a hostile container decompress to 256 MiB, so readers that need no extras must not use this.
+        A few KB of a hostile container decompress to 256 MiB, so readers must not use this property unless they need
+        extras.
         """
         # Use a local variable, because another thread may set ``self._extras`` to None at any moment.
         extras, frame = self._extras, self.extras_frame
@@ -145,7 +145,7 @@ class Container:
         return extras
 
     def without_payload(self) -> Container:
-        """Copy the container without its payload, so that another part of the payload can be read into the copy.
+        """Copy the container without its payload; another part of the payload can be read into the copy.
 
         The copy shares the index, attachment table, segment table and extras with the original.
         """
@@ -158,9 +158,9 @@ class Container:
         return records if self.records is None else np.searchsorted(self.records, records)
 
     def extract(self, records: I64, *, attachments: bool) -> Container:
-        """Copy sound records, given by ascending record numbers, to a container in new memory.
+        """Copy sound records, whose numbers ``records`` lists in ascending order, to a container in new memory.
 
-        ``held`` and ``attached`` of the copy have offsets in its buffer; ``index`` keeps the stored offsets.
+        Offsets in ``held`` and ``attached`` of the copy refer to its buffer; ``index`` keeps the stored offsets.
         """
         index = self.index[records]
         held, attached = self.held[records], self.attached[records]

@@ -33,10 +33,10 @@ class FileSummary:
 
 
 def read_summary(root: Where, *, stream: int, file: int) -> FileSummary:
-    """Read and check header, trailer and footer of a file.
+    """Read and check header, trailer and footer of a file of containers.
 
     Raise NotADataset if the file is missing, UnsupportedVersion if a later picstore wrote the file, and Damage if the
-    file is cut off or damaged; ``recover_containers`` then finds the sound containers.
+    file is cut off or damaged. ``recover_containers`` finds the sound containers of a damaged file.
     """
     name = file_name(stream, file)
     path = locate(root) / name
@@ -90,10 +90,11 @@ def index_rows(summaries: Sequence[FileSummary]) -> Table:
 
 
 def ordinals_of(rows: Table) -> U32:
-    """Return each container's ordinal (index among its file's containers), uint32 (rows,), from index rows.
+    """Return each container's ordinal (position among its file's containers), uint32 (rows,), from index rows.
 
-    The rows are in stored order, by file number, ordinal and stream, so the next ordinal begins where the stream number
-    does not increase. 24 million rows, of 5 × 10**9 images, take 0.3 s; sorting the rows by file took 7 s.
+    The rows are in stored order: by file number, then ordinal, then stream number. Thus a new ordinal begins wherever
+    the stream number does not increase. 24 million rows, of 5 × 10**9 images, take 0.3 s; sorting them by file takes
+    7 s.
     """
     streams, files = rows["stream"], rows["file"]
     ordinals = np.zeros(len(rows), dtype=np.uint32)

@@ -34,9 +34,9 @@ def packed_size(records: int, *, attachments: int, segments: int, extras: int, p
 def pack_container(records: Sequence[Record], *, fields: Sequence[str] = (), ref: ContainerRef) -> list[Buffer]:
     """Serialize records to a container of a multiple of 4,096 bytes; the same records give the same bytes.
 
-    Return buffers to be written one after the other, the header first, because joining them would take as long as all
-    checksums. ``fields`` names the attachments in the manifest's order. Stream, file and ordinal of ``ref`` are written
-    to the header. Raise UsageError if the records exceed a limit of the format.
+    Return buffers to be written one after the other; they are not joined, because joining would take as long as all
+    checksums. ``fields`` names the attachments in the manifest's order. The header states stream, file and ordinal of
+    ``ref``. Raise UsageError if the records exceed a limit of the format.
     """
     extras = b"".join(record.extra_json for record in records)
     frame = compress(extras, level=3) if extras else b""
@@ -82,8 +82,8 @@ def _index(
 ) -> tuple[bytes, bytes, list[Buffer], int]:
     """Return a container's index, attachment table, payload (a list of images and attachments) and payload CRC.
 
-    ``at`` is the offset of the payload in the container. ``behind``, int64 (n, 2), counts the segment-table entries
-    that follow a record's segment lengths: those for row checksums, and those for entry points.
+    ``at`` is the offset of the payload in the container. ``behind``, int64 (n, 2), holds each record's numbers of
+    segment-table entries for row checksums and for entry points.
     """
     index = np.zeros(len(records), dtype=layout.ENTRY)
     table = np.zeros((len(records), len(fields)), dtype=layout.ATTACHMENT)
@@ -125,10 +125,10 @@ def _seal(table: Table) -> None:
 
 
 class FileWriter(AbstractContextManager["FileWriter"]):
-    """Writer of one file of a stream; ``close`` publishes the file, and a ``with`` block without ``close`` discards it.
+    """Writer of one file of containers; ``close`` publishes it, and a ``with`` block that ends before discards it.
 
-    Records are kept in memory until they fill a container of ``container_size`` bytes. A record that alone exceeds this
-    size is immediately written as a container of its own. Not thread-safe. ``fields`` names the attachments.
+    Records are kept in memory until they fill a container of ``container_size`` bytes; a larger record becomes a
+    container of its own. ``fields`` names the attachments. A writer is not thread-safe.
     """
 
     def __init__(self, root: Where, *, stream: int, file: int, container_size: int, fields: Sequence[str] = ()) -> None:
@@ -148,8 +148,8 @@ class FileWriter(AbstractContextManager["FileWriter"]):
     def add(self, record: Record, *, referenced: int = 0) -> None:
         """Append a record; raise UsageError and append nothing if the record exceeds the limits of a container.
 
-        ``referenced`` is the number of bytes in other files that the record refers to. These bytes count towards the
-        container's size, so that an index's container ends with the same record as one that holds the images itself.
+        ``referenced`` is the number of bytes in other files that the record refers to. They count towards the size of
+        the container, so that containers of references hold the same records as containers of the images would.
         """
         blob, info = record.jpeg, record.info
         behind = segment_table.count_row_checksums(blob, info) + segment_table.count_entry_points(blob, info)

@@ -110,10 +110,10 @@ def aligned(size: int) -> int:
 
 
 def correct_bit_flip(data: bytes | memoryview) -> bytes | None:
-    """Correct a sealed structure in which one bit has flipped; return None if no single flip makes its CRC right.
+    """Correct one flipped bit in a structure that ends in its CRC; return None if no single flip makes the CRC right.
 
-    Strings of this length that differ in fewer than six bits have different CRC-32Cs, so a structure with two, three or
-    four flipped bits is never corrected to another structure.
+    A structure with two, three or four flipped bits is never corrected to a wrong one, because strings of such lengths
+    that differ in fewer than six bits have different CRC-32Cs.
     """
     for bit in range(8 * SEALED):
         candidate = bytearray(data[:SEALED])
@@ -301,7 +301,7 @@ def check_version(
 ) -> None:
     """Raise UnsupportedVersion if the format version of ``file`` is not in ``known``.
 
-    ``read_by`` is what the file states as the first release of picstore that reads it, for the message.
+    ``read_by``, for the message, is the first release of picstore that reads the file, as the file states it.
     """
     if version not in known:
         named = isinstance(read_by, str) and re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", read_by)

@@ -49,14 +49,14 @@ _PNG_KEPT = (b"PLTE", b"IDAT", b"IEND")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapSpec:
-    """Specification that a manifest holds for all maps of one name in the dataset.
+    """Specification, in the manifest, of all maps of one name (arrays with values for each pixel, such as depth).
 
     Attributes:
         dtype, channels: dtype of each map, one of ``DTYPES``, and number of channels, 1 to ``MAX_CHANNELS``.
-        scale, unit: factor and unit of stored values: a value times ``scale`` is a quantity in ``unit``.
+        scale, unit: factor and unit; a stored value times ``scale`` is a quantity in ``unit``.
         interpolation: interpolation of values between pixels, ``"nearest"`` or ``"linear"``.
         fill: value for pixels outside of the image.
-        invalid: stored number that stands for a missing value; None if no number does. NaN and infinity always do.
+        invalid: stored number that means a missing value, as NaN and infinity always do; None if no other number does.
     """
 
     dtype: str
@@ -124,12 +124,12 @@ def can_hold(dtype: np.dtype[Any], value: float) -> bool:
 
 
 def encode_map(values: Array) -> bytes:
-    """Encode a map, (h, w, channels) of a dtype in ``DTYPES``, as blocks of rows or, if PNG fits better, as PNG.
+    """Encode a map, (h, w, channels) of a dtype in ``DTYPES``, as PNG or as blocks of rows.
 
     A map of uint8 with 1, 3 or 4 channels is written as PNG. A map of uint16 with 1 channel is written as PNG if its
-    values compress better than their differences from left neighbors, which blocks hold. This is so for masks and
-    sparse depth, whose blocks would take 1.3 to 1.7 times the bytes. Smooth depth takes about as many bytes in blocks
-    as in a PNG, and decodes 3 times as fast.
+    values compress better than the differences between neighboring values, which blocks hold. PNG is thus used for
+    masks and sparse depth, whose blocks would take 1.3 to 1.7 times the bytes. Smooth depth takes about as many bytes
+    in blocks as in a PNG, and decodes 3 times as fast. All other maps are written as blocks.
     """
     height, width, channels = values.shape
     fits_png = (values.dtype.name, channels) in _PNG_MODES
@@ -154,9 +154,9 @@ def _encode_png(values: Array) -> bytes:
 
 
 def export_map(blob: bytes | memoryview, width: int, height: int) -> bytes | memoryview:
-    """Return a uint16 map of 1 channel as PNG, which other programs read, and any other map as it is stored.
+    """Return a uint16 map of 1 channel as PNG, which other programs can read; return any other blob unchanged.
 
-    Maps whose size is not the image's, ``width`` × ``height``, damaged maps and other attachments stay unchanged.
+    A map is also unchanged if it is damaged, or its size is not the image's, ``width`` × ``height``.
     """
     try:
         is_uint16 = blob[:4] == MAGIC and read_form(blob) == ("uint16", 1, width, height)
@@ -173,8 +173,8 @@ def _to_planes(block: Array) -> bytes:
     """Convert a block of rows to bytes that compress well.
 
     Each value is replaced by its difference from the left neighbor. The lowest bytes of all differences come first,
-    then the second lowest bytes, and so on. zstd compresses this to half to two thirds of the size that it reaches for
-    plain values, because neighboring differences, and their bytes of equal weight, are similar.
+    then the second lowest bytes, and so on. zstd compresses the result to half to two thirds of the size that it
+    reaches for plain values.
     """
     bits = np.ascontiguousarray(block.transpose(0, 2, 1)).view(_bits(block.dtype))
     bits = np.concatenate([bits[:, :, :1], bits[:, :, 1:] - bits[:, :, :-1]], axis=2)
@@ -197,14 +197,14 @@ def _from_planes(planes: bytes, shape: tuple[int, int, int], dtype: np.dtype[Any
 
 
 def decode_map(blob: bytes | memoryview, *, rows: tuple[int, int] | None = None) -> Array:
-    """Decode a stored map, or some of its rows, to values (height, width, channels).
+    """Decode a stored map, or some of its pixel rows.
 
     Args:
         blob: attachment ``map:NAME`` of a record.
-        rows: index of the first row to decode, and of the row after the last row to decode; None for all rows.
+        rows: index of the first row to decode, and index of the last one + 1; None for all rows.
 
     Returns:
-        array (rows, width, channels) of uint8, uint16, float16 or float32.
+        Values (rows, width, channels) of uint8, uint16, float16 or float32.
 
     Raises:
         ImageError: the blob is not a stored map, or is damaged.

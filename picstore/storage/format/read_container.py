@@ -43,18 +43,20 @@ def unpack_container(
     """Check the bytes of a container and return it as a :class:`Container`, with all damage found.
 
     Args:
-        buffer: the container's bytes; with ``read``, the bytes before the payload suffice, see :class:`Container`.
+        buffer: the container's bytes; with ``read``, the bytes before the payload suffice.
         ref: the container's position, for messages and to compare with the header.
         fields: names of the attachments.
-        records: number of records that the footer or index states. With this number, even a container with a damaged
-            header can be read, except for extras and segment table.
-        header_crc: the header's CRC that footer or index state; it differs if the file is of another conversion.
+        records: number of records that the footer or index states. If it is given, a container with a damaged header
+            can be read, except for its extras and segment table.
+        header_crc: CRC of the header that the footer or index states; the header's own CRC differs if the file is from
+            another conversion.
         size: number of bytes of the whole container, ``len(buffer)`` by default.
-        parsed: the result of :func:`read_header` for the container, if the caller has it already.
+        read: see :class:`Container`.
+        parsed: result of :func:`read_header` for the container, if the caller has it already.
 
     Raises:
-        Damage: nothing of the container can be read. Either the header is damaged and ``records`` is not given, or
-            the header is sound but contradicts the arguments.
+        Damage: nothing of the container can be read, because the header is damaged and ``records`` is not given, or the
+            header is sound but contradicts the arguments.
     """
     size = len(buffer) if size is None else size
     damage: list[Damage] = []
@@ -100,7 +102,7 @@ def unpack_container(
 
 
 def read_header(buffer: memoryview, *, ref: ContainerRef) -> ParsedHeader:
-    """Return a container's header, and a Damage if one flipped bit in the header was corrected, else None.
+    """Return a container's header, and a Damage that reports a corrected bit in it, None if no bit was wrong.
 
     Raise Damage if the header is cut off, damaged in more than one bit, or states a length that is out of bounds.
     """
@@ -210,8 +212,8 @@ def declared_size(frame: memoryview) -> int:
 def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str, ...] = ()) -> Iterator[Container]:
     """Yield every container of a damaged file that can be read, in order; raise NotADataset if the file is missing.
 
-    After damage, the search continues at the next aligned block that begins with a container's magic number and a
-    header with a right CRC, perhaps after correction of one bit. Lengths in a header with a wrong CRC are never used.
+    After damage, reading continues at the next multiple of 4 KiB where a container's magic number and a header with a
+    right CRC lie, perhaps after correction of one bit. Lengths in a header with a wrong CRC are never used.
     """
     name = file_name(stream, file)
     path = locate(root) / name
@@ -236,7 +238,7 @@ def recover_containers(root: Where, *, stream: int, file: int, fields: tuple[str
 def _find_magic(path: Location, offset: int, size: int, name: str) -> int:
     """Search a file from ``offset`` on for a container's magic number at a multiple of 4 KiB; return its offset.
 
-    If there is none, or the file ends before a whole header, return ``size``, the file's size.
+    Return ``size``, the file's size, if there is none, or the file ends before a whole header.
     """
     while offset + SEALED <= size:
         window = read_at(path, offset, min(_WINDOW, size - offset), file=name)

@@ -20,18 +20,18 @@ NO_SEGMENTS: U16 = np.empty(0, dtype=SEGMENT)
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """Header fields of an image, which a container's index repeats so that readers need not parse the JPEG.
+    """Facts about an image, which the index stores so that readers need not parse the JPEG.
 
     Attributes:
         width, height: size in pixels, 1 … 65,535 each.
-        sampling: one of ``layout.SAMPLINGS``: ``"grey"``, ``"444"``, ``"422"``, ``"440"``, ``"420"`` or ``""`` (other).
+        sampling: chroma subsampling: ``"grey"``, ``"444"``, ``"422"``, ``"440"``, ``"420"`` or ``""`` (other).
         restart_interval: number of MCUs between restart markers; 0 if there are none.
         header_length: number of bytes before the entropy-coded data.
-        segments: uint16, length in bytes of each restart segment, without the marker at its end; empty if the image has
-            no restart markers or a segment is longer than 65,535 bytes.
+        segments: uint16, length in bytes of each restart segment without its marker; empty if the image has no restart
+            markers or a segment is longer than 65,535 bytes.
         foreign: whether the image is not an upright JPEG but a file of any format, of ``width`` × ``height`` pixels.
-        entry_points: uint16, the result of ``segment_table.entry_points``, empty if there are none; None if unknown.
-        encode_path: one of ``layout.ENCODE_PATHS``: ``"lossless"``, ``"reencoded"`` or ``""`` (not known).
+        entry_points: uint16, result of ``segment_table.entry_points``, empty if there are none; None if unknown.
+        encode_path: how the conversion made the JPEG: ``"lossless"``, ``"reencoded"`` or ``""`` (unknown).
     """
 
     width: int
@@ -56,14 +56,14 @@ class Record:
     """Stored image with its label and metadata.
 
     Attributes:
-        id: index of the image among the inputs of the conversion; unique in a dataset, and kept by shuffle.
+        id: position of the image among the inputs of the conversion; unique in a dataset, and kept by shuffle.
         label: class number, −1 for unknown.
-        jpeg: the training JPEG.
+        jpeg: bytes of the JPEG.
         info: size, sampling and restart segments of ``jpeg``.
-        extra_json: the extra as UTF-8 JSON, empty if there is none.
-        attachments: further binary fields, by names that the manifest declares; empty fields are not stored.
-        columns: values of the record in the dataset's columns, by name of the column; see ``Dataset.with_columns``.
-        crc: CRC-32C of ``jpeg`` if known, so that writing need not compute it.
+        extra_json: further metadata of the record, as UTF-8 JSON; empty if there are none.
+        attachments: further binary data, by names that the manifest lists; empty data are not stored.
+        columns: values of the record in the dataset's columns, by column name; see ``Dataset.with_columns``.
+        crc: CRC-32C of ``jpeg``, None if unknown.
     """
 
     id: int

@@ -15,12 +15,12 @@ _FIXED = struct.Struct("<QII")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Byte range of an image or attachment in another program's file, and its checksum.
+    """Byte range of an image or attachment in another program's file, and the checksum of the range.
 
     Attributes:
-        path: path of the file below the root that the manifest names, with slashes.
-        offset, length: byte range in the file.
-        crc: CRC-32C of the byte range.
+        path: path of the file, with slashes, below the root folder that the manifest names.
+        offset, length: first byte and number of bytes of the range.
+        crc: CRC-32C of the bytes.
 
     Raise UsageError if the path leads out of the root, or if the byte range is empty or impossible.
     """

@@ -63,8 +63,7 @@ def row_ends(info: ImageInfo, length: int) -> I64 | None:
     """Return the end offsets of the header and of each row of restart tiles in a JPEG of ``length`` bytes.
 
     Returns:
-        int64 (rows + 1,), whose last element is ``length``; None if the restart segments do not form whole rows of
-        tiles, or do not end with the JPEG.
+        int64 (rows + 1,); None if the restart segments do not form whole rows of tiles, or do not end at ``length``.
     """
     mcu_width, mcu_height = MCU_SIZES[SAMPLINGS.index(info.sampling)]
     if not mcu_width or not info.restart_interval or not info.header_length:
@@ -83,8 +82,8 @@ def row_checksums(jpeg: Buffer, info: ImageInfo) -> U16:
     """Compute the row checksums of a large image as entries of the segment table.
 
     Returns:
-        uint16 (2 × (1 + rows),): CRC-32C of the header and of each row of tiles, low half first; empty if the image has
-        fewer than MIN_BYTES bytes or no rows of tiles.
+        uint16 (2 × (1 + rows),): for the header and for each row of restart tiles, the low and the high half of its
+        CRC-32C; empty if the image has fewer than MIN_BYTES bytes or no rows of tiles.
     """
     ends = None if len(jpeg) < MIN_BYTES else row_ends(info, len(jpeg))
     if ends is None:
@@ -102,9 +101,9 @@ def count_row_checksums(jpeg: Buffer, info: ImageInfo) -> int:
 
 
 def stored_checksums(entries: Table, table: U16, number: int) -> U32 | None:
-    """Return a record's row checksums, uint32 (1 + rows,); None if they are missing or outside of the segment table.
+    """Return a record's row checksums, uint32 (1 + rows,); None if there are none or they exceed the segment table.
 
-    ``entries`` is the container's index, ``layout.ENTRY`` (n,).
+    ``entries`` is the container's index, ``layout.ENTRY`` (n,); ``number`` is the record number.
     """
     entry = entries[number]
     count = checksum_entries(entry)
@@ -118,8 +117,8 @@ class FoundRows:
     """Byte ranges and checksums of the requested rows of restart tiles in n images.
 
     Attributes:
-        there: bool (n,), False for images that have no row checksums or of which no row is requested; the values of
-            ``begins``, ``ends`` and ``crcs`` for such images are meaningless.
+        there: bool (n,), False if the image has no row checksums or none of its rows is requested; the image's values
+            in the other arrays are then meaningless.
         begins, ends: int64 (n,), offsets in the JPEG where the first requested row begins and the last one ends.
         crcs: uint32 (n,), CRC-32C of the header followed by the requested rows.
     """
@@ -131,12 +130,12 @@ class FoundRows:
 
 
 def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> FoundRows:
-    """Find the requested rows of restart tiles in n images; one call for 32 images takes as long as for one image.
+    """Find the requested rows of restart tiles in n images; 32 images take as long as one.
 
     Args:
         headers: int64 (n,), number of bytes of each image's header.
-        stored: for each image the result of ``Container.stored_rows``.
-        rows: int64 (n, 2), first requested row of restart tiles, and last requested row + 1.
+        stored: result of ``Container.stored_rows`` for each image.
+        rows: int64 (n, 2), for each image the first requested row of restart tiles, and the last one + 1.
     """
     count = len(stored)
     there, begins = np.zeros(count, np.bool_), np.zeros(count, np.int64)
@@ -164,8 +163,8 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
 def wrong_row(stream: Buffer | U8, ends: I64, crcs: Sequence[int] | U32, rows: range) -> int | None:
     """Return the first row of restart tiles with a wrong checksum, −1 if the header's is wrong, None if all are right.
 
-    Rows are counted from the image's top. ``stream`` holds the image's header, followed by only the rows ``rows``.
-    ``ends`` and ``crcs`` describe the whole image: they are the two arrays of its ``StoredRows``.
+    ``stream`` holds the image's header, followed by the rows ``rows``. Rows are counted from the image's top. ``ends``
+    and ``crcs`` are the two arrays of the image's ``StoredRows``, which describe all rows.
     """
     view = np.frombuffer(stream, np.uint8)
     bounds = (ends[rows.start : rows.stop + 1] - ends[rows.start] + ends[0]).tolist()
@@ -183,13 +182,14 @@ def count_entry_points(jpeg: Buffer, info: ImageInfo) -> int:
 
 
 def entry_points(jpeg: Buffer, info: ImageInfo) -> U16:
-    """Return segment-table entries for an image's entry points, at which decoding may begin.
+    """Return segment-table entries for an image's entry points: bit positions at which decoding may begin.
 
-    The entries are taken from ``info`` if their number and their first value are right, else computed from the JPEG.
+    The entries are taken from ``info`` if their number and first value are right, else computed from the JPEG.
 
     Returns:
-        uint16: the number of MCUs from one entry point to the next; then for each entry point the number of bits since
-        the previous entry point or the segment's beginning. Empty if tiles are too narrow or the image is damaged.
+        uint16: first the number of MCUs from one entry point to the next; then for each entry point the number of bits
+        from the previous entry point, or from the beginning of the restart segment. Empty if the tiles are too narrow
+        or the image is damaged.
     """
     step = _step(jpeg, info)
     if not step:
