@@ -89,16 +89,16 @@ class CutJpegs:
 def cut_batch(tiled: TiledJpegs, boxes: I64, *, out: U8 | None = None) -> CutJpegs:
     """Cut a box out of each of several JPEGs, in one call that does not hold the GIL.
 
-    A JPEG is copied whole if its segments form no grid of tiles, or the segments' lengths do not add up to its size.
+    A JPEG is copied whole if its restart segments form no grid of tiles, or their lengths do not add up to its size.
 
     Args:
         tiled: n JPEGs.
         boxes: int64 (n, 4): left, top, right, bottom in pixels, not empty, within the image.
-        out: contiguous uint8 buffer for the cuts, with at least as many bytes as all JPEGs together; new by default.
+        out: contiguous uint8 buffer for the cuts, at least as long as all JPEGs together; new by default.
 
     Raises:
-        UsageError: the numbers of boxes and of JPEGs differ, a box is empty or not within its image, or ``out`` is
-            too short.
+        UsageError: the numbers of boxes and of JPEGs differ, a box is empty or not within its image, or ``out`` is too
+            short.
     """
     boxes = np.ascontiguousarray(boxes, np.int64)
     if boxes.shape != (len(tiled.sizes), 4):
@@ -125,11 +125,11 @@ def cut(jpeg: Buffer, box: tuple[int, int, int, int]) -> tuple[bytes, tuple[int,
     """Cut a box out of a JPEG with restart markers.
 
     Args:
-        jpeg: a stream whose restart interval divides the number of MCUs in a row; others are returned whole.
+        jpeg: bytes of the JPEG; returned whole unless the restart interval divides the number of MCUs in a row.
         box: left, top, width, height in pixels.
 
     Returns:
-        The cut, a JPEG; and (dx, dy), the position of the box in the cut, in pixels.
+        The cut, a JPEG; and the position (x, y) of the box in the cut, in pixels.
 
     Raises:
         UsageError: the box is empty or not within the image.
@@ -155,10 +155,11 @@ def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):
 
     Args:
         addresses, sizes, tilings: arrays of ``TiledJpegs``.
-        boxes: int64 (n, 4), as in ``cut_batch``.
-        out: uint8, at least as long as all source JPEGs together, because JPEGs without tiles are copied whole.
+        boxes: int64 (n, 4): left, top, right, bottom in pixels.
+        out: uint8, takes the cuts; at least as long as all JPEGs together, because JPEGs without tiles are copied
+            whole.
         offsets: int64 (n + 1,), takes the offset in ``out`` of each cut, and the end of the last cut.
-        rects: int64 (n, 4), takes left, top, width and height of the cuts.
+        rects: int64 (n, 4), takes left, top, width and height of each cut, in pixels of the whole image.
     """
     offsets[0] = 0
     for i in range(addresses.shape[0]):
@@ -167,11 +168,9 @@ def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):
 
 @device_function
 def _cut_one(addresses, sizes, tiling, box, out, start, rect):
-    """Write the cut of one JPEG, or the whole JPEG if it cannot be cut.
+    """Write the cut of one JPEG, or the whole JPEG if it cannot be cut; return the cut's end in ``out``.
 
-    ``addresses``, ``sizes`` and ``tiling`` are the JPEG's rows of the arrays of ``TiledJpegs``, ``box`` is its row of
-    ``cut_batch``'s boxes. ``rect``, int64 (4,), takes left, top, width and height of the cut, which begins at ``start``
-    in ``out``. Return the offset in ``out`` at which the cut ends.
+    Arguments are rows of those of ``cut_all``; the cut begins at offset ``start``.
     """
     source = array_at(addresses[0], sizes[0], np.uint8)
     lengths = array_at(addresses[1], sizes[1], np.uint16)
@@ -219,7 +218,8 @@ def is_grid(size, tiling, lengths):
 def holds_box(tiling, box):
     """Return whether a box is not empty and lies within the image that ``tiling`` describes.
 
-    Kernels must test this before they read the tiles under a box; otherwise they may read beyond the JPEG's end.
+    Kernels must call this function before they read the tiles under a box; otherwise they may read beyond the JPEG's
+    end.
     """
     return 0 <= box[0] < box[2] <= tiling[WIDTH] and 0 <= box[1] < box[3] <= tiling[HEIGHT]
 
@@ -228,8 +228,8 @@ def holds_box(tiling, box):
 def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
     """Write the tiles under a box as a JPEG to ``out``, from ``target`` on; return the offset of the JPEG's end.
 
-    ``lengths`` are the segments' lengths in bytes. ``frame`` is the offset of the frame header, in which width and
-    height change. ``rect``, int64 (4,), takes left, top, width and height of the cut in the whole image.
+    ``lengths`` are the segments' lengths in bytes. ``frame`` is the offset of the frame header. ``rect``, int64 (4,),
+    takes left, top, width and height of the cut in the whole image.
     """
     width, height, header = tiling[WIDTH], tiling[HEIGHT], tiling[HEADER]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
@@ -264,10 +264,11 @@ def _cut_tiles(source, tiling, lengths, box, frame, out, target, rect):
 
 @device_function
 def tile_row_ranges(lengths, header, per_row, tiles):
-    """Return the offsets in the stream at which each row of ``tiles`` begins, and those at which each row ends.
+    """Return for each row of ``tiles`` the offsets in the stream at which the row begins and ends.
 
-    ``tiles`` are indices of tiles: first column, first row, last column + 1, last row + 1. ``lengths`` are those of all
-    segments, of which a row of tiles has ``per_row``; ``header`` is the offset of the first segment.
+    ``tiles`` is a rectangle of tiles: first column, first row, last column + 1, last row + 1. ``lengths`` has the
+    lengths in bytes of all segments of the stream, ``per_row`` segments for each row of tiles. ``header`` is the offset
+    of the first segment.
     """
     left, top, right, bottom = tiles
     begins, ends = np.empty(bottom - top, np.int64), np.empty(bottom - top, np.int64)

@@ -26,17 +26,17 @@ def decode_rgb(
     """Decode a JPEG to RGB; grey images get three equal channels.
 
     Args:
-        jpeg: one whole stream.
+        jpeg: bytes of one whole JPEG.
         width, height: size in pixels, from a container's index or the JPEG's headers.
         factor: divisor of the sides, 1, 2, 4 or 8, at most the shorter side.
-        buffer: contiguous one-dimensional uint8 array to decode into, with at least as many bytes as the result; by
-            default, a new array.
+        buffer: contiguous one-dimensional uint8 array to decode into, at least as long as the result; by default, a new
+            array.
 
     Returns:
         uint8 (⌈height / factor⌉, ⌈width / factor⌉, 3), which may lie in ``buffer``.
 
     Raises:
-        ImageError: the stream is damaged or of another size.
+        ImageError: the JPEG is damaged or of another size.
     """
     try:
         pixels = decode(jpeg, buffer, factor=factor)
@@ -50,15 +50,15 @@ def decode_rgb(
 
 
 def check_stream(jpeg: bytes | memoryview | U8, *, width: int, height: int) -> None:
-    """Raise ImageError if another project's decoder, which trusts headers, would do more work than the bytes justify.
+    """Raise ImageError if another library's decoder, which trusts headers, would do more work than the bytes justify.
 
     Args:
-        jpeg: one whole stream, or a cut.
+        jpeg: bytes of one whole JPEG, or of a cut.
         width, height: size in pixels, from the container's index.
 
     Raises:
-        ImageError: the headers are damaged or have another size, they claim more pixels than the bytes can hold, or
-            there are more than 100 scans, each of which may take as long as decoding the whole image.
+        ImageError: the headers are damaged, have another size, or claim more pixels than the bytes can hold; or there
+            are more than 100 scans, each of which may take as long as decoding the whole image.
     """
     # A training JPEG needs no other test: this one takes 13 µs, without the GIL, and the tests below 20 µs.
     if frame_size(jpeg) == (width, height):

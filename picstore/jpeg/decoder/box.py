@@ -44,14 +44,15 @@ def decode_box(
     """Decode a box of a tiled JPEG.
 
     Args:
-        tiled: one stream.
+        tiled: one JPEG.
         box: int64 (4,): left, top, right, bottom in pixels, not empty, within the image.
-        factor: divisor of the sides, 1, 2, 4 or 8; the box begins and ends at multiples of ``factor``, or at the edge.
+        factor: divisor of the sides, 1, 2, 4 or 8. Each side of the box lies at a multiple of ``factor``, or at the
+            image's edge.
         allocate: function that returns a uint8 buffer of at least the given number of bytes.
 
     Returns:
         Pixels of an area that contains the box, uint8 (height, width, 3), with arbitrary values outside of the box; and
-        the area's left, top, width and height in full-size pixels of the image, int64 (4,). None if the stream is
+        the area's left, top, width and height in full-size pixels of the image, int64 (4,). None if the JPEG is
         damaged, of another kind or not tiled, or if the box is not within the image.
     """
     rect = np.empty(4, np.int64)
@@ -76,10 +77,10 @@ def decode_box(
     "int16[::1], uint8[::1], int64[::1])), int64[::1])"
 )
 def open_box(addresses, sizes, tiling, box, factor, workspace, rect):
-    """Parse a stream up to the first pixel of a box, where ``decode_rows`` continues; other kernels may call this.
+    """Parse a JPEG up to the first pixel of a box, where ``decode_rows`` continues.
 
     Args:
-        addresses, sizes, tiling: the stream's row of each array of ``jpeg.cut.TiledJpegs``.
+        addresses, sizes, tiling: the JPEG's row of each array of ``jpeg.cut.TiledJpegs``.
         box: int64 (4,): left, top, right, bottom in pixels, not empty, within the image.
         factor, workspace: arguments of ``decode_baseline.open_stream``.
         rect: int64 (4,), takes left, top, width and height of the decoded pixels. Rows above the box are not written.
@@ -135,9 +136,9 @@ def has_tiling(frame, tiling):
 
 @inlined
 def least_width(factor):
-    """Return the smallest width in pixels of a box that is decoded at 1 / ``factor``, unless the image is narrower.
+    """Return the smallest width in pixels to decode for a box at 1 / ``factor``, unless the image is narrower.
 
-    In a narrower box, a row could have 2 chroma samples, which ``ycc_to_rgb`` does not interpolate as in wider images.
+    A narrower part could have rows of 2 chroma samples, which ``ycc_to_rgb`` repeats instead of interpolating.
     """
     return (MIN_CUT_WIDTH - 1) * factor + 1
 
@@ -146,7 +147,7 @@ def least_width(factor):
 def _set_rect(tiling, box, factor, rect):
     """Write to ``rect`` left, top, width and height of the pixels that must be decoded for a box.
 
-    Return the indices (left, top, right, bottom) of the tiles with these pixels; right and bottom are the last + 1.
+    Return the rectangle of tiles that hold these pixels: first column, first row, last column + 1, last row + 1.
     """
     width, mcu_width, mcu_height = tiling[WIDTH], tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     least = min(least_width(factor), width)
@@ -164,7 +165,7 @@ def _set_rect(tiling, box, factor, rect):
 def _unstuff_tiles(source, lengths, per_row, tiles, ranges, segments, scratch, frame):
     """Copy the segments of ``tiles`` without stuffed zeros to ``scratch``, after the room for planes of samples.
 
-    Write each segment's offset to ``segments``. Return the number of bytes that were copied, or BAD_MARKER.
+    Write each segment's offset to ``segments``. Return the number of copied bytes, or BAD_MARKER.
     """
     left, top, right, _ = tiles
     begins, _ = ranges

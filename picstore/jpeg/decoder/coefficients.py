@@ -53,13 +53,13 @@ PAIR_ZIGZAG = np.array([k // 8 * 16 + k % 8 for k in ZIGZAG] + [128] * (15 + _EN
 
 @device_function
 def fill_table(counts, single, by_length):
-    """Build the lookup tables of single codes (C.2); all arguments are addresses.
+    """Build the lookup tables of single Huffman codes (T.81, annex C.2); all arguments are addresses.
 
     Args:
-        counts: 16 bytes, the number of codes of each length, then the symbols in the order of their codes. The lengths
+        counts: uint8, the number of codes of 1, 2, … 16 bits, then the symbols in the order of their codes. The lengths
             must form a prefix code.
-        single: int16 (2**LOOKUP_BITS,), takes symbol | length << 8 of the code that an index begins with, 0 for a
-            longer code or none.
+        single: int16 (2**LOOKUP_BITS,), takes for each value of the next LOOKUP_BITS bits the symbol | length << 8 of
+            the first code; 0 for a longer code or none.
         by_length: int32 (BY_LENGTH,), takes for each length the first code, the last code + 1 and the index of the
             first code's symbol; then the symbols.
     """
@@ -129,9 +129,10 @@ def fill_pairs(single, pairs):
 
 @inlined
 def _fill_second(single, entry, size, rest, pairs):
-    """Write the entries of all windows of LOOKUP_BITS bits that begin with one code; ``entry`` is that of it alone.
+    """Write the entries of all windows (values of the next LOOKUP_BITS bits) that begin with one code.
 
-    After the code, a window has ``size`` bits of its value, then ``rest`` bits, which may begin with a second code.
+    ``entry`` describes this code alone. After the code, a window has ``size`` bits of the code's value, then ``rest``
+    bits, which may begin with a second code.
     """
     for k in range(1 << rest):
         following = np.int64(load_u16(single + _u64(2 * (k << (LOOKUP_BITS - rest)))))
@@ -158,10 +159,10 @@ def _search_code(accumulator, by_length):
 
 @inlined
 def read_dc(address, tables, accumulator, valid, byte):
-    """Read a DC difference by ``tables``, the addresses of a Huffman table's ``single`` and ``by_length``.
+    """Read a DC difference; ``tables`` holds the addresses of a Huffman table's ``single`` and ``by_length``.
 
-    Return five values: ``accumulator``, ``valid`` (its number of unread bits) and ``byte`` after the difference; the
-    difference; and whether its Huffman code exists.
+    Return ``accumulator``, ``valid`` (its number of unread bits) and ``byte`` after the difference; then the
+    difference; last, whether the difference's Huffman code exists.
     """
     single, by_length = tables
     entry = np.int64(load_u16(single + (accumulator >> _LOOKUP_SHIFT << _u64(1))))
@@ -188,7 +189,7 @@ def _end_of_block(entry, first, index, last):
 def read_ac(address, tables, zigzag, block, accumulator, valid, byte):
     """Read a block's AC coefficients; return ``accumulator``, ``valid``, ``byte``, and whether all codes are valid.
 
-    ``zigzag``, ``block``: addresses of PAIR_ZIGZAG, and of the block's first coefficient in a pair of blocks.
+    ``zigzag`` is the address of PAIR_ZIGZAG; ``block`` is that of the block's first coefficient in a pair of blocks.
     """
     pairs, by_length = tables
     index, last = zigzag, zigzag + _63

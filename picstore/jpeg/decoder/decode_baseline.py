@@ -78,9 +78,9 @@ def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None, *, factor: int 
     """Decode a training JPEG to RGB; grey images get three equal channels.
 
     Args:
-        jpeg: one whole stream, contiguous.
-        out: contiguous one-dimensional uint8 array to decode into, with at least as many bytes as the result; by
-            default, a new array.
+        jpeg: contiguous bytes of one whole JPEG.
+        out: contiguous one-dimensional uint8 array to decode into, at least as long as the result; by default, a new
+            array.
         factor: divisor of the sides, 1, 2, 4 or 8; the quotients are rounded up.
 
     Returns:
@@ -88,8 +88,8 @@ def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None, *, factor: int 
         decompression ("islow" DCT, "fancy" upsampling) at the scale 1 / factor.
 
     Raises:
-        NotTrainingJpeg: the stream may be a sound JPEG of another kind.
-        ImageError: the stream is damaged, or its pixels do not fit ``out``.
+        NotTrainingJpeg: the bytes may be a sound JPEG of another kind.
+        ImageError: the JPEG is damaged, or its pixels do not fit ``out``.
         UsageError: ``out`` or ``factor`` is not a possible value.
     """
     if out is not None and (out.dtype != np.uint8 or out.ndim != 1 or not out.flags.carray):
@@ -114,7 +114,7 @@ def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None, *, factor: int 
 def frame_size(jpeg: bytes | memoryview | U8) -> tuple[int, int] | None:
     """Return (width, height) of a training JPEG, from its headers.
 
-    Return None for a stream that is not a training JPEG, or has fewer bytes than its blocks need.
+    Return None for bytes that are not a training JPEG, or are fewer than its blocks need.
     """
     source = np.frombuffer(jpeg, np.uint8)
     code = open_stream(_u64(source.ctypes.data), source.size, 1, (*WORKSPACE.arrays[:-2], _NO_PIXELS, _NO_SEGMENTS))
@@ -134,17 +134,18 @@ def _open(jpeg: bytes | memoryview | U8, factor: int) -> tuple[U8, int]:
 
 @kernel("int64(uint64, int64, int64, Tuple((int64[::1], uint8[::1], uint64[::1], int16[::1], uint8[::1], int64[::1])))")
 def open_stream(address, size, factor, workspace):
-    """Parse a stream up to its first pixel; other kernels may call this.
+    """Parse a JPEG up to its first pixel, where ``decode_rows`` continues.
 
     Args:
-        address, size: the stream; not an array, because numba would compile a second version for read-only arrays.
+        address, size: address and size in bytes of the JPEG; not an array, because numba would compile a second version
+            for read-only arrays.
         factor: divisor of the sides, 1, 2, 4 or 8.
         workspace: ``WORKSPACE.arrays``. The first array takes the headers' values (``parse.parse_frame``) and the
-            scan's state, the second the tables. All arrays must stay unchanged until the last row is decoded.
+            scan's state, the second array the tables. All arrays must stay unchanged until the last row is decoded.
 
     Returns:
-        0, or a negative code if the stream cannot be decoded. ``BUFFER_TOO_SMALL`` says that an array is too short;
-        the last three numbers of the first array are then the lengths that the pixels and the last two arrays need.
+        0, or a negative code if the JPEG cannot be decoded. For ``BUFFER_TOO_SMALL``, the last three numbers of the
+        first array are the lengths that the pixels and the last two arrays need.
     """
     frame, tables, _, _, scratch, segments = workspace
     code = parse.parse_frame(_u64(address), size, frame, _u64(tables.ctypes.data))
@@ -173,9 +174,9 @@ def open_stream(address, size, factor, workspace):
 
 @device_function
 def has_room(frame, size, count, factor, scratch, segments):
-    """Write to ``frame`` the image's sizes at 1 / ``factor``, and the lengths of arrays that decoding it takes.
+    """Return whether ``scratch`` and ``segments`` are long enough for ``count`` segments of ``size`` bytes in all.
 
-    ``size`` is the number of bytes of ``count`` segments. Return whether ``scratch`` and ``segments`` are long enough.
+    Write to ``frame`` the image's sizes at 1 / ``factor``, and the lengths that arrays need for decoding.
     """
     scan.set_scale(frame, factor)
     needed = scan.planes_length(frame) + size + bit_reader.PADDING
@@ -203,15 +204,14 @@ def begin(workspace, length):
 
 @kernel("int64(uint64, int64)")
 def decode_rows(state, rows):
-    """Continue decoding an opened stream until ``rows`` rows of pixels are written, or all rows of the image.
+    """Continue decoding an opened JPEG until ``rows`` rows of pixels are written, or all rows of the image.
 
     Args:
-        state: address of the workspace's first array, in which the caller has set ``scan.OUT``, the address of a ring
-            buffer of rows of pixels, and ``scan.RING``, the number of its rows.
-        rows: number of rows that this call and previous calls write in all. Up to ``scan.MOST_SURPLUS_ROWS`` more rows
-            are written.
+        state: address of the workspace's first array. The caller sets ``scan.OUT`` in this array to the address of a
+            ring buffer for rows of pixels, and ``scan.RING`` to the buffer's number of rows.
+        rows: number of rows that this and previous calls write in all, and up to ``scan.MOST_SURPLUS_ROWS`` more.
 
     Returns:
-        0, or a negative code for damage; surplus bytes of the scan are reported once the last row is decoded.
+        0, or a negative code of damage.
     """
     return scan.decode_scan(array_at(state, FRAME, np.int64), rows)

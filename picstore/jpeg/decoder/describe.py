@@ -36,9 +36,9 @@ def measure_tiles(streams, starts, firsts):
 
     Args:
         streams: argument of ``describe_tiles``.
-        starts: int64 (images + 1,), takes the offset of each image, a multiple of 8, and the number of bytes.
-        firsts: int64 (images + 1,), takes the index of each image's first row, and the number of all rows; each part
-            has one row.
+        starts: int64 (images + 1,), takes the offset of each image, a multiple of 8; last, the number of bytes.
+        firsts: int64 (images + 1,), takes the index of each image's first row; last, the number of rows. There is a row
+            for each part of a segment.
     """
     addresses, sizes, tilings, boxes, factors, points = streams
     rect, tiles = np.empty(4, np.int64), np.empty(4, np.int64)
@@ -63,22 +63,24 @@ def measure_tiles(streams, starts, firsts):
 def describe_tiles(slots, streams, data, segments, images, tables):
     """Copy the tiles under the boxes of some images, and describe the images, their segments and tables.
 
-    Descriptions consist of words, the integers that ``gpu_segment_layout.py`` names.
+    Descriptions consist of words, the integers that ``gpu_segment_layout.py`` names. Entry points divide a segment into
+    parts.
 
     Args:
         slots: index of the first image to copy and describe, and of the last such image + 1.
-        streams: addresses, sizes and tilings of ``jpeg.cut.TiledJpegs`` of n images; boxes (n, 4): left, top, right and
-            bottom in pixels, not empty, within the image; factors (n,): 1, 2, 4 or 8, by which decoding divides the
-            sides; entry points (n, 2): their address, and the number of MCUs from one entry point to the next, less
-            than the restart interval; this number is 0 if there are no entry points, −1 if they are impossible.
+        streams: six arrays: addresses, sizes and tilings of ``jpeg.cut.TiledJpegs`` of n images; boxes (n, 4): left,
+            top, right and bottom in pixels, not empty, within the image; factors (n,): 1, 2, 4 or 8, by which decoding
+            divides the sides; entry points (n, 2): their address, and the number of MCUs from one entry point to the
+            next, less than the restart interval; this number is 0 if there are no entry points, −1 if they are
+            impossible.
         data: two arrays: uint8, takes the copied bytes; and ``starts`` of ``measure_tiles``.
-        segments: three arrays: int32 (parts, PART_WORDS), takes the words of each part of a segment; uint16, takes the
-            lengths of all copied segments; and ``firsts`` of ``measure_tiles``.
+        segments: three arrays: int32 (parts, PART_WORDS), takes the words of each part; uint16, takes the lengths of
+            all copied segments; and ``firsts`` of ``measure_tiles``.
         images: three arrays, int64: (n, IMAGE_WORDS), takes the words of each image; (n, 4), takes left, top, width and
-            height of its tiles; (n, 4), takes a code, negative if the GPU cannot decode the image, and the numbers
-            of parts, lengths and bytes.
-        tables: uint8 (4 n, HUFFMAN_BYTES) and int32 (4 n, 4), take Huffman tables; int16 (4 n, 64), takes quantization
-            tables, in zigzag order.
+            height of its tiles; (n, 4), takes a code, negative if the GPU cannot decode the image, and the numbers of
+            parts, lengths and bytes.
+        tables: three arrays, four rows per image: uint8 (4 n, HUFFMAN_BYTES) and int32 (4 n, 4), take Huffman tables;
+            int16 (4 n, 64), takes quantization tables, in zigzag order.
     """
     addresses, sizes, tilings, boxes, factors, points = streams
     rows, rects, results = images
@@ -131,8 +133,8 @@ def _check(source, lengths, tiling, box, frame):
 def _choose_tiles(tiling, box, factor, rect, tiles):
     """Write to ``tiles`` which tiles a box needs, and to ``rect`` left, top, width and height of the tiles' pixels.
 
-    ``tiles`` takes indices, left, top, right and bottom; right and bottom are the last + 1. Because chroma is
-    interpolated, the box is first widened by CUT_MARGIN on each side, and to at least ``least_width``.
+    ``tiles`` takes first column, first row, last column + 1, last row + 1. Because chroma is interpolated, the box is
+    first widened by CUT_MARGIN on each side, and to at least ``least_width``.
     """
     width, height = tiling[WIDTH], tiling[HEIGHT]
     tile_width, tile_height = tiling[INTERVAL] * tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
@@ -221,7 +223,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
 def _describe_parts(source, segment, mcus, distances, described):
     """Describe the parts into which entry points divide a segment; return whether all points lie in the segment.
 
-    Neighboring parts share the byte in which one ends and the next begins, and a stuffed zero after this byte.
+    A byte in which one part ends and the next begins belongs to both parts, as does a stuffed zero after this byte.
     """
     offset, at, length, block = segment
     interval, step, per_mcu = mcus

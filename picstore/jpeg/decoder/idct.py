@@ -100,10 +100,10 @@ def _take_rows(memory: VectorMemory, block: Any, quantization: Any, used: Iterab
 
 @vector_function(5)
 def inverse_dct(memory: VectorMemory, block: Any, quantization: Any, out: Any, step: Any, stride: Any) -> None:
-    """Compute the samples of two blocks, and set their coefficients to zero; all arguments are uint64.
+    """Compute the samples of two blocks, and set the blocks' coefficients to zero; all arguments are uint64.
 
     Args:
-        block: address of coefficients, int16 (8, 16): the rows of both blocks.
+        block: address of coefficients, int16 (8, 16): each row holds a row of the first block, then of the second.
         quantization: address of the quantization table, int16 (8, 16), each row twice.
         out: address of the first sample of the first block, uint8.
         step: bytes from ``out`` to the first sample of the second block.
@@ -208,9 +208,10 @@ def _store_mean(block, quantization, out):
 
 @device_function
 def inverse_dct_reduced(side, block, quantization, out, step, stride):
-    """Compute ``side`` × ``side`` samples, side 4, 2 or 1, for each of two blocks; arguments as for ``inverse_dct``.
+    """Compute ``side`` × ``side`` samples for each of two blocks, where ``side`` is 4, 2 or 1.
 
-    If ``side`` is 1, a block holds only its DC coefficient, which is not set to zero.
+    The other arguments are those of ``inverse_dct``. If ``side`` is 1, a block holds only its DC coefficient, which is
+    not set to zero.
     """
     if side == 4:
         _inverse_dct_4(block, quantization, out, step, stride)

@@ -51,12 +51,12 @@ def parse_frame(begin, size, frame, tables):
     """Parse the headers up to the entropy-coded data.
 
     Args:
-        begin, size: address and size in bytes of the stream.
+        begin, size: address and size in bytes of the JPEG.
         frame: int64 (FRAME,), takes the values of the headers.
         tables: address of TABLES bytes, which take the tables of ``coefficients.py``; 0 to write no tables.
 
     Returns:
-        0, or a negative code if the stream cannot be decoded.
+        0, or a negative code if the JPEG cannot be decoded.
     """
     for k in range(FRAME):
         frame[k] = 0
@@ -98,7 +98,7 @@ def count_mcus(frame):
 def count_segments(frame, size):
     """Return the number of restart segments, or TOO_SHORT if ``size`` bytes of data cannot hold all blocks.
 
-    If the frame's restart interval is 0, it becomes the number of MCUs.
+    If the restart interval in ``frame`` is 0, set it to the number of MCUs.
     """
     columns, rows = count_mcus(frame)
     if frame[INTERVAL] == 0:

@@ -116,14 +116,15 @@ def planes_length(frame):
 
 @device_function
 def begin_scan(frame, tables, addresses, plan):
-    """Write the plan by which MCUs are decoded, uint64 (PLAN,), and the state of the scan before its first MCU.
+    """Write to ``plan`` the tables of each block of an MCU, and to ``frame`` the scan's state before its first MCU.
 
     Args:
-        frame: the headers' values, as ``parse.parse_frame`` and ``set_scale`` fill them, followed by the scan's state.
+        frame: values of the headers, followed by the scan's state.
         tables: address of the tables that were parsed.
         addresses: five addresses: of the data (followed by PADDING zeros) and of the segments, both as
-            ``bit_reader.unstuff`` writes them; of the zigzag order; of BLOCKS pairs of blocks of zeros; of the planes.
-        plan: array to fill.
+            ``bit_reader.unstuff`` writes them; of the zigzag order; of BLOCKS pairs of blocks of zeros; of the planes
+            of samples.
+        plan: uint64 (PLAN,), takes addresses of tables and of samples.
     """
     h, v, stride, planes = frame[HORIZONTAL], frame[VERTICAL], row_stride(frame), addresses[4]
     count = blocks_of_mcu(frame)
@@ -152,11 +153,11 @@ def begin_scan(frame, tables, addresses, plan):
 def decode_scan(frame, until_row):
     """Continue decoding a scan until ``until_row`` rows of pixels are written, or all rows of the image.
 
-    ``begin_scan`` has filled ``frame``; the caller has set OUT and RING in it. Rows of MCUs are decoded whole, so up to
-    MOST_SURPLUS_ROWS more rows of pixels than requested are written.
+    The caller sets OUT and RING in ``frame``. Because rows of MCUs are decoded whole, up to MOST_SURPLUS_ROWS more rows
+    of pixels are written.
 
     Returns:
-        0, or a negative code for damage.
+        0, or a negative code of damage.
     """
     h, v, stride = frame[HORIZONTAL], frame[VERTICAL], row_stride(frame)
     columns, rows = count_mcus(frame)
@@ -209,9 +210,9 @@ def _clear_dc(last):
 def _read_mcu(flat, zigzag, plan, block, reader, skips):
     """Read an MCU's coefficients; return ``reader`` after the MCU, and whether all codes are valid.
 
-    Blocks of two MCUs are stored in pairs: ``block`` is the address of the MCU's first block, in the first pair; each
-    further block is in the next pair. ``reader`` holds the accumulator, the number of its valid bits, and the offset of
-    the next byte. If ``skips`` is true, read only the DC values, from which the next MCU's DC values are predicted.
+    Coefficients are stored in pairs of blocks, one block of each of two MCUs; ``block`` is the address of the MCU's
+    first block. ``reader`` holds the accumulator, the number of its valid bits, and the offset of the next byte. If
+    ``skips`` is true, read only the DC values, from which the next MCU's DC values are predicted.
     """
     accumulator, valid, byte = reader
     entry = plan[0]
@@ -240,7 +241,7 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
 def _transform_mcus(plan, block, stride):
     """Compute the samples of two MCUs; advance ``_TARGET``, the address for each block's samples, to the next two MCUs.
 
-    In a row of an odd number of MCUs, the last MCU has no second MCU beside it; samples computed there are not used.
+    The last MCU of an odd row has no second MCU; samples computed in its place are not used.
     """
     entry = plan[0]
     end = entry + _u64(8 * _FIELDS) * _u64(plan[1])
@@ -268,9 +269,9 @@ def _begin_mcu_row(plan, row, luma, luma_rows, chroma_rows, stride):
 
 @device_function
 def _write_rows(start, frame, row):
-    """Write the rows of pixels that can be computed now that row ``row`` of MCUs is decoded.
+    """Write the rows of pixels that can be computed once row ``row`` of MCUs is decoded.
 
-    If chroma is interpolated vertically, the last row of pixels has to wait for the next row of MCUs.
+    If chroma is interpolated vertically, the last row of pixels must wait for the next row of MCUs.
     """
     width, height, v, stride = frame[PIXELS_WIDTH], frame[PIXELS_HEIGHT], frame[VERTICAL], row_stride(frame)
     rows, out, ring = frame[LUMA] * v, _u64(frame[OUT]), frame[RING]

@@ -83,10 +83,10 @@ def upsample(row, aside, below, shape, out):
     """Upsample a row of chroma to the width of the luma.
 
     Args:
-        row, aside: addresses of the nearest and the second nearest row of samples.
+        row, aside: addresses of the nearest and the second nearest row of chroma samples.
         below: whether ``aside`` lies below ``row``.
-        shape: number of samples in a row; upsampling factors across and down; whether to interpolate.
-        out: address of the output row, which is followed by 2 * STEP writable bytes.
+        shape: four numbers: of samples in a row; upsampling factors across and down; whether to interpolate.
+        out: address of the output row, with 2 * STEP writable bytes after the row.
     """
     count, across, down, smooth = shape
     # libjpeg repeats the samples of a row of 1 or 2 instead of interpolating them.
@@ -108,7 +108,7 @@ def to_rgb(luma, blue, red, width, out, spare):
     """Convert a row of Y, Cb and Cr samples to RGB pixels.
 
     Args:
-        luma, blue, red: addresses of rows of samples, which are followed by STEP readable bytes.
+        luma, blue, red: addresses of rows of Y, Cb and Cr samples, with STEP readable bytes after each row.
         out: address of the row of pixels, of which exactly ``3 * width`` bytes are written.
         spare: address of 3 * STEP bytes of scratch.
     """
