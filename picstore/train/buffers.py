@@ -44,7 +44,7 @@ def anonymous_memory(size: int) -> int:
 
 
 class Mapping:
-    """Mapped memory. ``np.asarray`` returns it as a uint8 array; it stays mapped while any such array exists.
+    """Mapped memory. ``np.asarray`` returns it as a uint8 array; the memory stays mapped while any such array exists.
 
     Attributes:
         locked: whether CUDA has page-locked the memory, so that a GPU can read it.
@@ -77,7 +77,7 @@ _MAP_FIXED = 0x10
 def map_memory(descriptor: int, size: int) -> Mapping:
     """Map shared memory until its last array is deleted, without keeping a file descriptor.
 
-    Before Python 3.13, ``mmap.mmap`` keeps a descriptor, so a user who kept 500 batches reached a process's limit.
+    Before Python 3.13, ``mmap.mmap`` keeps a descriptor, so 500 kept batches reached a process's limit.
 
     Raises:
         OSError: the system has no more memory or mappings (65,530 on Linux).
@@ -96,7 +96,7 @@ def map_memory(descriptor: int, size: int) -> Mapping:
 def make_private(mapping: Mapping) -> None:
     """Replace shared memory by private memory with the same content at the same address.
 
-    mremap replaces all pages at once, so other threads can read at any time. What they write meanwhile may be lost.
+    Other threads may read meanwhile, because mremap replaces all pages at once; what they write may be lost.
 
     Raises:
         OSError: the system has no more memory.
@@ -147,9 +147,9 @@ def find_mapping(array: Array) -> Mapping | None:
 class BufferPool:
     """Pool of memory blocks; a block is reused as soon as no array refers to its memory.
 
-    With malloc, memory that several threads allocate and free in turn grows to one and a half times the memory in use
-    (93 MiB for 64 MiB). Reading each container into new pages takes six times as long as copying the container.
-    At most ``max_free`` free blocks are kept; the number may be changed at any time.
+    At most ``max_free`` free blocks are kept; the number may be changed at any time. With malloc instead, memory that
+    several threads allocate and free in turn grows to one and a half times the memory in use (93 MiB for 64 MiB).
+    Reading a container into new pages takes six times as long as copying the container.
     """
 
     def __init__(self, max_free: int, *, allocate: Callable[[int], U8] = allocate_private) -> None:
@@ -242,9 +242,9 @@ def map_array(memory: U8, shared: SharedArray) -> Array:
 
 
 def socket_of(connection: Connection) -> socket.socket:
-    """Duplicate a connection's descriptor as a socket, which the caller has to close.
+    """Duplicate a connection's descriptor as a blocking socket, which the caller has to close.
 
-    The socket blocks, because a timeout from ``socket.setdefaulttimeout`` would apply to the connection too.
+    A timeout from ``socket.setdefaulttimeout`` would apply to the connection too.
     """
     line = socket.socket(fileno=os.dup(connection.fileno()))
     line.setblocking(True)
@@ -254,7 +254,7 @@ def socket_of(connection: Connection) -> socket.socket:
 def has_hung_up(error: Exception) -> bool:
     """Return whether a connection's error means that the other side has ended or has closed the connection.
 
-    If the other side ends amid a message, ``Connection.recv`` raises an OSError without an errno.
+    ``Connection.recv`` raises an OSError without an errno if the other side ends amid a message.
     """
     return isinstance(error, EOFError | ConnectionError) or (isinstance(error, OSError) and error.errno is None)
 
@@ -262,8 +262,8 @@ def has_hung_up(error: Exception) -> bool:
 def send_descriptor(connection: Connection, descriptor: int) -> None:
     """Send a file descriptor, which must stay open until the other side has received it.
 
-    ``multiprocessing.reduction.send_handle`` is not usable here, because from Python 3.14 on, and on macOS, it waits
-    for an acknowledgement, and would mistake the first byte of the other side's next message for it.
+    ``multiprocessing.reduction.send_handle`` is not usable here: on macOS, and from Python 3.14 on, it waits for an
+    acknowledgement, and would take the first byte of the other side's next message for one.
     """
     with socket_of(connection) as line:
         socket.send_fds(line, [b"d"], [descriptor])

@@ -50,7 +50,7 @@ def make_output(
     """Return the groups of views, dtype, layout and targets of batches that ``plans`` make.
 
     Raises:
-        UsageError: ``plans`` cannot give ``dtype`` or ``memory_format``, or their views or sizes do not fit together.
+        UsageError: ``plans`` cannot give ``dtype`` or ``memory_format``, or differ in their views or in fixing a size.
     """
     if isinstance(memory_format, str):
         memory_format = getattr(torch, memory_format, memory_format)
@@ -65,8 +65,8 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
 
     Args:
         options: options of a Loader; those that only the order uses may be missing.
-        callables: callables for each stage of the training, applied to every batch on its device.
-        whole_epochs: whether an iteration after one that was broken off begins the next epoch, not the next batch.
+        callables: for each stage of the training, callables that are applied to every batch on its device.
+        whole_epochs: whether iterating again after a break begins the next epoch, rather than the next batch.
 
     Attributes:
         num_workers: 0, as in a DataLoader without worker processes; choose ``threads`` instead.
@@ -179,9 +179,9 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def workers(self) -> int | None:
-        """Number of remote workers of this rank with ``engine="ray"``; may be set while batches are made.
+        """Number of this rank's remote workers with ``engine="ray"``; may be set while batches are made.
 
-        None with ``engine="local"``. With ``"ray"``, None means as many workers as the cluster has CPUs for.
+        With ``"ray"``, None means as many workers as the cluster has CPUs for. With ``engine="local"``, always None.
 
         Raises:
             UsageError: the number is set with ``engine="local"``, or is not an integer above 0.
@@ -218,7 +218,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
     def make_batch(self, epoch: int, batch: int) -> tuple[Batch, SingleBatch]:
         """Make a single batch of this rank, on the CPU and in this thread, equal to the batch that training gets.
 
-        The loader's position does not change, and no other batch is made. Damaged records are replaced as usual.
+        The loader's position does not change. Damaged records are replaced as usual.
 
         Returns:
             The batch, and a description of how its images were made.
@@ -246,7 +246,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def position(self) -> Position:
-        """Epoch and index of the batch that follows the last batch taken, as in a state.
+        """Epoch and index of the batch that follows the last batch taken.
 
         Raise UsageError while a DataLoader's workers make the batches, because the number of batches taken is unknown.
         """
@@ -259,7 +259,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
 
     @property
     def remaining(self) -> int:
-        """Number of batches from the position to the end of the epoch, whereas ``len`` is the number in a whole epoch.
+        """Number of batches from the position to the end of the epoch; ``len`` is the number in a whole epoch.
 
         An iteration after ``load_state_dict`` has this many batches. Raise TypeError if epochs have no end.
         """
@@ -274,7 +274,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         self._runner.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last batch taken, as a few numbers and strings that JSON can hold.
+        """Return the position after the last batch taken, as numbers and strings that JSON can hold.
 
         Raises:
             UsageError: a DataLoader's workers make the batches, so the position is unknown here.
@@ -293,8 +293,9 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration resume at the position of a state, without reading earlier samples.
 
-        The loader takes over the state's number of lanes unless the option ``lanes`` was given. An iterator that is in
-        use raises UsageError at its next batch, because it would move the loader away from the state's position.
+        The loader takes the number of lanes (places in the epoch's order) from the state unless the option ``lanes``
+        was given. An iterator in use raises UsageError at its next batch, because that batch would change the position
+        again.
 
         Raises:
             UsageError: the state does not fit this loader.
@@ -345,7 +346,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         return self._runner.apply_callables(batch, callables, seed=seed)
 
     def _order_of(self, state: Mapping[str, Any]) -> OrderT:
-        """Return the order with the number of lanes that this loader was given, or else with the number in ``state``.
+        """Return the order with this loader's option ``lanes``, or else with the number of lanes in ``state``.
 
         Raise UsageError if ``state`` is not of a loader, or has another ``reducing_gap``, which gives other pixels.
         """

@@ -36,9 +36,9 @@ def enter_records(places, picks, records, max_pixels):
     """Fill slots of a batch with records from containers.
 
     Args:
-        places: uint64 (m, 7), ``Container.place`` of m containers: the addresses of buffer, segment table (0 without
-            one), ``index``, ``held`` and ``tops`` (0 if all images were read from their first row on); the number of
-            records; and the number of segment-table entries.
+        places: uint64 (m, 7), ``Container.place`` of m containers: addresses of the buffer, the segment table (0
+            without one), ``index``, ``held`` and ``tops`` (0 if all images were read from their first row on); number
+            of records; and number of segment-table entries.
         picks: int64 (3, k): for each of k records, index of its container, its row in the container, and its slot.
         records: arrays of ``BatchRecords``, filled by slot: ``entries`` and ``held`` as bytes, tops, addresses, sizes,
             layouts, image sizes, ids and entry points.
@@ -82,10 +82,9 @@ def enter_records(places, picks, records, max_pixels):
 
 @device_function
 def _find_points(entry, place, held_first, points):
-    """Write to ``points`` the address of the entry points of a record's segments in memory, and the points' distance.
+    """Write to ``points`` the address and distance of a record's entry points, where decoding of a segment can begin.
 
-    An entry point is a position within a segment at which decoding can begin. The distance is in MCUs; it is −1 if the
-    stored distance is invalid.
+    The distance is in MCUs; it is −1 if the stored distance is invalid.
     """
     table = array_at(place[1], np.int64(place[6]), np.uint16)
     count, interval, first = _u32(entry, _COUNT), _u16(entry, _INTERVAL), _u32(entry, _FIRST)
@@ -109,7 +108,7 @@ def choose_boxes(reach, tops, layouts, sizes, boxes, per_row):
 
     Args:
         reach: int64 (n, 4), result of ``views_reach.joint_reach``, in pixels of stored images.
-        tops, layouts, sizes: as in ``BatchRecords``.
+        tops, layouts, sizes: arrays of ``BatchRecords`` with these names.
         boxes: int64 (n, 4), receives each image's box, see ``views_reach.boxes_to_cut``, in pixels of the rows in
             memory.
         per_row: int64 (n,), receives the number of segments in a row of tiles, at least 1.
@@ -151,10 +150,10 @@ def draw_numbers(key, ids, views, low, span, keys, numbers, exponents):
     """Draw, for each image, the random numbers that ``BatchRandom.uniform`` would draw.
 
     Args:
-        key: key of the seed and the epoch.
+        key: random key of the seed and the epoch.
         ids, views: int64 (n,), ids of the records, and indices of the views.
-        low, span: minimum logarithm of an aspect ratio, and the maximum logarithm minus the minimum.
-        keys: uint64 (n,), receives each image's key.
+        low, span: minimum of an aspect ratio's logarithm, and maximum minus minimum.
+        keys: uint64 (n,), receives each image's random key.
         numbers: float64 (n, k), receives each image's first k random numbers; numbers 10 to 19 are for aspect ratios.
         exponents: float64 (n, 10), receives the logarithms of ten aspect ratios of each image.
     """

@@ -23,12 +23,12 @@ _REMEDY = "define collate in a module of its own, or give isolate=False"
 
 
 def look_up_columns(sources: Sequence[TrainingSource], source: I64, ids: I64) -> dict[str, Values]:
-    """Return the records' values by column name: an array (n, …), or a list of n strings.
+    """Return, by column name, the values for n records: an array (n, …), or a list of n strings.
 
-    A missing value, such as that of a dataset without the column, is None, NaN or −1, as in ``Column.take``.
+    A missing value, also that of a dataset without the column, is None, NaN or −1, as in ``Column.take``.
 
     Raises:
-        UsageError: the sources of a mux have values of different kinds or shapes.
+        UsageError: the sources of a mux (mixture of datasets) have values of different kinds or shapes.
     """
     columns: dict[str, Values] = {}
     for name in sources[0].plan.columns:
@@ -74,11 +74,11 @@ def check_collate(collate: Any, *, isolate: bool) -> None:
 
 
 def run_collate(collate: Collate, batch: HostBatch, output: OutputSpec) -> dict[str, Any]:
-    """Call a user's collate function with a finished batch; return the values that it returns.
+    """Call a user's collate function with a finished batch; return the function's result.
 
-    The function gets a dict of ``images``, ``labels``, ``ids`` and, if there are any, ``targets`` and ``columns``, in
-    the form of ``Batch.asdict()`` but with NumPy arrays. Images of bfloat16 are given as their bits, uint16. There are
-    no images if a GPU will decode them. With ``aug_repeats``, images and targets have repetitions as first dimension.
+    The function gets ``Batch.asdict()`` with NumPy arrays: ``images``, ``labels``, ``ids`` and, if there are any,
+    ``targets`` and ``columns``. Images of bfloat16 are given as their bits, uint16. There are no images if a GPU will
+    decode them. With ``aug_repeats``, the first dimension of images and targets is the repetition.
 
     Raises:
         PicstoreError: the function raised an error; the message has its traceback.

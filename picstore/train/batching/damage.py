@@ -20,7 +20,7 @@ NO_REPLACEMENT = ", and its batch holds no sound record to replace it"
 
 
 def next_sound(numbers: I64, sound: I64) -> I64:
-    """Return, for each index in ``numbers``, the smallest index in ascending ``sound`` that is at least as large.
+    """Return, for each index in ``numbers``, the smallest index in ascending ``sound`` that is not below it.
 
     For an index above all of ``sound``, return the first of ``sound``.
     """
@@ -63,7 +63,7 @@ def _copy_sample(batch: HostBatch, source: int, target: int) -> None:
 class DamageLog:
     """Log of damaged records, each once, and of the first images that a GPU left to the CPU.
 
-    If ``strict`` is set, the code that uses the log raises the first damage instead.
+    If ``strict`` is set, the first damage is raised instead by the code that uses the log.
     """
 
     def __init__(self, *, strict: bool) -> None:

@@ -171,10 +171,10 @@ def gather_records(
     sources: Sequence[TrainingSource],
     max_pixels: int = MAX_PIXELS,
 ) -> BatchRecords:
-    """Collect the records of a batch from the containers that were read; each slot is in exactly one of ``requests``.
+    """Collect the records of a batch from the containers that were read.
 
-    An image with more than ``max_pixels``, or with more pixels than its stream can hold, is entered as a problem. A
-    slot with a problem gets the size of the image that will replace its image.
+    Each slot of the batch is in exactly one of ``requests``. An image with more than ``max_pixels``, or with more
+    pixels than its stream can hold, is entered as a problem. Its slot gets the size of the image that will replace it.
 
     Raises:
         Damage: a source has no sound record in the batch.
@@ -240,7 +240,7 @@ def _gather_source(
 def _find_sound(
     records: BatchRecords, request: SourceRequest, containers: ReadContainers, *, source: TrainingSource
 ) -> list[tuple[Container, I64, I64]]:
-    """List a request's containers, with the slots to fill and the index of each slot's record in the container.
+    """List a request's containers, each with the slots to fill and the index in the container of each slot's record.
 
     Damaged records are replaced by sound records of the same container.
     """

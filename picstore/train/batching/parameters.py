@@ -24,7 +24,7 @@ from picstore.train.transforms.views import ViewGroup
 
 @dataclass(frozen=True, slots=True)
 class TransformParams:
-    """Geometry and color of a group of views, made by the same transforms, for the n slots of a batch.
+    """Geometry and color for the n slots of a batch and a group of views, which share their transforms.
 
     Row v · n + i is for view v of slot i.
     """
@@ -72,13 +72,16 @@ def draw_geometry(
     copies: I64 | int = 0,
     boxes: F64 | None = None,
 ) -> tuple[Geometry, BatchRandom]:
-    """Draw the geometry of a group's views of images.
+    """Draw the geometry of a group's views of n images.
 
     Args:
-        source, group, epoch: the dataset with seed and transforms, one of its groups of views, and the epoch.
-        ids, sizes: int64 (n,), ids of the records, and int64 (n, 2), widths and heights of the images.
-        copies: int64 (n,), or one number for all images: index of an image's sample among its record's samples in
-            the epoch. Each sample has random numbers of its own.
+        source: dataset with seed and transforms.
+        group: one of the source's groups of views.
+        epoch: index of the epoch.
+        ids: int64 (n,), ids of the records.
+        sizes: int64 (n, 2), widths and heights of the images.
+        copies: int64 (n,), or one number for all: index of the image among the samples of its record in the epoch,
+            because each sample has random numbers of its own.
         boxes: float64 (n, m, 4), boxes of each image's m objects, for transforms that need them.
 
     Returns:
@@ -164,7 +167,8 @@ def make_params(
 
     Args:
         requests, sources: requests of the batch, and the sources to which they refer.
-        ids, sizes: for each slot, the record's id, int64 (n,), and the image's width and height, int64 (n, 2).
+        ids: int64 (n,), the id of the record in each slot.
+        sizes: int64 (n, 2), width and height of the image in each slot.
         extras: for each slot, the record's annotations as JSON.
     """
     groups = range(len(sources[0].plan.groups))

@@ -51,9 +51,9 @@ class OutputSpec:
     def from_plans(
         cls, plans: Sequence[TransformPlan], *, dtype: str | None = None, channels_last: bool = False
     ) -> OutputSpec:
-        """Return the specification of all batches of a loader, which ``plans``, its lists of transforms, make.
+        """Return the specification of all batches of a loader, whose lists of transforms are ``plans``.
 
-        One plan makes all images of a batch. Several plans may do so if all make images of the same size.
+        The images of a batch may come from several plans only if all plans make images of the same size.
 
         Raises:
             UsageError: the plans' views differ, the dtype is unknown, or only some plans fix the size of images.
@@ -111,7 +111,7 @@ def default_budget(datasets: Sequence[Dataset], lanes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSpec:
-    """Specification of a pipeline: what it needs to turn requests into batches.
+    """Specification of a pipeline, which turns requests into batches.
 
     With ``strict``, a pipeline stops at the first damaged record instead of replacing it.
     """

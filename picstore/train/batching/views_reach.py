@@ -60,8 +60,7 @@ def align_reach(reach: I64, factors: I64) -> I64:
 def boxes_to_cut(reach: I64, size: I64) -> I64:
     """Clip boxes of pixels that views use, as in ``Geometry.reach``, to the bounds of images of ``size`` (n, 2).
 
-    Return the clipped boxes, int64 (n, 4): left, top, right, bottom. If the output shows only padding, the reach is
-    empty, and the clipped box has one pixel.
+    Return int64 (n, 4): left, top, right, bottom. An empty box, of a view that shows only padding, becomes one pixel.
     """
     low = np.clip(reach[:, :2], 0, size - 1)
     return np.concatenate([low, np.clip(reach[:, 2:], low + 1, size)], axis=1)
@@ -81,12 +80,13 @@ def layouts_of(entries: Table) -> I64:
 
 
 def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Table) -> I64:
-    """Compute, from index entries before images are read, the rows of tiles that an epoch needs of the images.
+    """Compute, before images are read, the rows of tiles that an epoch needs of the images.
 
     Args:
-        source, epoch: the dataset with seed and transforms, and the epoch.
+        source: dataset with seed and transforms.
+        epoch: index of the epoch.
         max_pixels: maximum number of pixels; larger images are refused, so none of their rows are needed.
-        entries: ``layout.ENTRY`` (n,).
+        entries: ``layout.ENTRY`` (n,), index entries of the images.
 
     Returns:
         The rows, in the form of :data:`picstore.storage.partial_reader.RowsOf`.
