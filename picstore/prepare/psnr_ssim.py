@@ -49,12 +49,12 @@ class ImageQuality:
 
 @dataclass(frozen=True, slots=True)
 class QualityReport:
-    """Measurements of a sample of images.
+    """Measurements of images that are a sample of a source.
 
     Attributes:
         settings: measured settings, ordered by subsampling, then by quality.
-        images: for each image that would be encoded, a measurement for each of ``settings``.
-        source_bytes: total bytes of the source files of ``images``.
+        images: for each image that was encoded, a measurement for each of ``settings``.
+        source_bytes: total size in bytes of the source files of ``images``.
         lossless: number of images that ``picstore convert`` stores without loss, whatever the quality.
         failed: number of images that cannot be read.
     """
@@ -97,15 +97,14 @@ def measure_quality(
     image_timeout: float = IMAGE_TIMEOUT,
     on_progress: ProgressCallback = lambda _: None,
 ) -> QualityReport:
-    """Encode a sample of images at several qualities and subsamplings, and compare each result with its image.
+    """Encode a sample of images at several qualities and subsamplings, and compare each JPEG with its source image.
 
     Args:
-        encode: settings of the planned conversion; its quality and subsampling are measured, and so are all of
-            QUALITIES and SUBSAMPLINGS.
-        images: size of the sample, drawn evenly over the source by ``seed``.
-        workers: number of processes; the result does not depend on it.
-        image_timeout: seconds for decoding an image, and for each encoding of it.
-        on_progress: function that is called with the number of images measured since its last call.
+        encode: settings of the planned conversion. Its quality and subsampling are measured beside all of ``QUALITIES``
+            and ``SUBSAMPLINGS``.
+        images: number of images in the sample, which ``seed`` draws evenly over the source.
+        image_timeout: limit in seconds for decoding an image, and for each encoding.
+        on_progress: function that takes the number of images measured since its last call.
 
     Raises:
         PicstoreError: an object store cannot be reached.
@@ -179,10 +178,10 @@ def psnr(one: U8, other: U8) -> float:
 
 
 def ssim(one: F32, other: F32) -> float:
-    """Return the mean SSIM of two planes, float32 (H, W) with values 0 … 255, by Gaussian windows of 11 × 11 pixels.
+    """Return the mean SSIM of two planes, float32 (H, W) with values 0 … 255, over Gaussian windows of 11 × 11 pixels.
 
-    The mean is over all windows that lie inside the planes. Planes with a side of less than 11 pixels are mirrored at
-    their edges.
+    Only windows that lie inside the planes count. Planes with a side of less than 11 pixels are mirrored at their
+    edges.
     """
     missing = [(0, max(0, len(_WEIGHTS) - side)) for side in one.shape]
     one, other = (np.pad(plane, missing, mode="symmetric") for plane in (one, other))

@@ -166,11 +166,11 @@ def _fits_unchanged(size: tuple[int, int], settings: EncodeSettings) -> bool:
 
 
 def index_image(data: bytes, *, settings: EncodeSettings, name: str = "", bounded: bool = False) -> TrainingJpeg:
-    """Describe an image for an index: the result has the bytes that the index refers to, and the status ``INDEXED``.
+    """Describe an image for an index. The result has the bytes that the index refers to, and the status ``INDEXED``.
 
-    An upright JPEG of 8 bits is taken as it is, up to its EOI, and not decoded. Any other file is decoded, so that its
-    upright size is known, and so that it fails now and not during training. Arguments and errors are those of
-    :func:`make_training_jpeg`, but only ``max_pixels`` and ``background`` of the settings are used.
+    A JPEG of 8 bits that needs no rotation is taken as it is, up to its EOI, without decoding. Any other file is
+    decoded to find the upright image's size, and damage. Arguments and errors are those of :func:`make_training_jpeg`,
+    but only ``max_pixels`` and ``background`` of the settings are used.
     """
     try:
         return _index_jpeg(data, settings)

@@ -34,11 +34,11 @@ _DECIMALS = 3
 
 
 def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
-    """List the images of an annotation file in file order, with label −1 and with their objects in the extra.
+    """List the images of an annotation file in file order, with label −1 and their objects in the extra.
 
-    docs/formats.md describes the objects' fields. Boxes are clipped to their image; objects whose clipped box has no
-    area are left out, and counted in a message. Listing needs memory of about twice the annotation file's size; the
-    returned inputs need about once that size.
+    docs/formats.md describes the objects' fields. Boxes are clipped to their image. Objects whose clipped box has no
+    area are left out, and a message counts them. Listing takes memory of about twice the annotation file's size, the
+    returned inputs once.
     """
     # Raise NotADataset or UsageError if ``folder`` is not a folder.
     visible_entries(folder)
@@ -139,10 +139,10 @@ class _Document:
         return text
 
     def numbers(self, values: Any, path: str, format_: str, *, multiple: int = 1) -> list[float]:
-        """Return the numbers in the list ``values``, which must lie within ±MAX_COORDINATE; else raise UsageError.
+        """Return the numbers in the list ``values``; raise UsageError if one lies outside of ±MAX_COORDINATE.
 
-        The length of the list must be a multiple of ``multiple``. An error's message names ``path``, the list's JSON
-        path, and ``format_``, the expected values, such as "x0, y0, x1, y1, …".
+        The list's length must be a multiple of ``multiple``. Messages name ``path``, the list's JSON path, and
+        ``format_``, its expected values.
         """
         if not isinstance(values, list) or len(values) % multiple or not {int, float}.issuperset(map(type, values)):
             self.refuse(path, f"not {format_}")
@@ -170,10 +170,10 @@ def _targets(
     labels: dict[int, int],
     optional: set[str],
 ) -> dict[str, list[Any]]:
-    """Return an image's target fields, each a list with a value for every object whose clipped box has an area.
+    """Return an image's target fields. Each is a list with one value per object whose clipped box has an area.
 
-    ``labels`` maps ids of categories to class numbers. ``optional`` holds those of the keys ``segmentation`` and
-    ``keypoints`` that any annotation of the file has; every image then gets the field ``polygons`` or ``keypoints``.
+    ``labels`` maps ids of categories to class numbers. If ``optional`` has ``segmentation`` or ``keypoints``, every
+    image gets the field ``polygons`` or ``keypoints``.
     """
     fields = ["boxes", "box_labels", "iscrowd", "area", "annotation_ids"]
     fields += ["polygons"] * ("segmentation" in optional) + ["keypoints"] * ("keypoints" in optional)

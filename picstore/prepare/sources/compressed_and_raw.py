@@ -60,10 +60,10 @@ class DecompressedBlock:
 
 @functools.lru_cache(1)
 def decompress_block(path: str, block: CompressedBlock, version: str) -> DecompressedBlock:
-    """Decompress a block of a file; memory grows with the bytes decompressed so far, whatever size the file states.
+    """Decompress a block of a file. Memory grows with the bytes decompressed so far, whatever size the file states.
 
-    Raise Changed if the file has another version than ``version`` (an empty string fits any). Raise Damage if the block
-    does not decompress to ``decompressed_size`` bytes, or if this size is implausibly large.
+    Raise Changed if the file's version is not ``version``; an empty string fits any version. Raise Damage if the block
+    does not decompress to ``decompressed_size`` bytes, or if ``decompressed_size`` is implausibly large.
     """
     with SourceFile(path, version=version) as file:
         if block.decompressed_size > min(MAX_DECOMPRESSED, _SMALL + _MAX_RATIO * block.size):

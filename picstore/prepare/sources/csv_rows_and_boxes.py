@@ -66,9 +66,9 @@ def delimiter_of(table: Location) -> str:
 
 
 def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) -> Iterator[Row]:
-    """Yield the rows of ``text``, a part of a CSV, with line numbers in the CSV; ``lines`` lines precede this part.
+    """Yield the rows of ``text``, a part of a CSV that ``lines`` lines precede, with line numbers in the CSV.
 
-    ``names`` are the names of the columns; if None, the first row of the part states the names.
+    ``names`` are the names of the columns; if None, the first row of ``text`` states them.
     """
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(table), strict=True)
     try:
@@ -89,13 +89,11 @@ def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) ->
 
 @dataclass(slots=True)
 class _Image:
-    """Rows of a table that belong to one image.
+    """Rows of a table of boxes that belong to one image.
 
     Attributes:
-        corners: left, top, right and bottom of each box, one after another.
-        labels: label of each box.
-        others: values of the columns other than image, corners and label, by the column's name.
-        problem: first error message; empty if there is none.
+        corners: four values per box: left, top, right, bottom.
+        others: for each further column, by name, the value in each row.
     """
 
     corners: array[float] = field(default_factory=lambda: array("d"))
@@ -107,12 +105,13 @@ class _Image:
 def list_box_csv(table: Location, root: Location, image_field: str | None, label_field: str | None) -> Listing | None:
     """List the images of a CSV of boxes in order of appearance, with label −1 (docs/sources.md).
 
-    A row whose four box columns are empty names an image without objects. Return None if the table has no columns for
-    the corners of boxes.
+    A row with four empty box columns names an image without objects. Return None if the table has no columns for the
+    corners of boxes.
 
     Args:
-        root: folder of the images. A name without a suffix is the stem of a file in the folder.
-        image_field, label_field: names of the columns with path and class; None to choose columns by usual names.
+        root: folder of the images. A name without a suffix stands for the file with this stem.
+        image_field, label_field: names of the columns of the image's path and of the class; None to choose columns with
+            usual names.
     """
     with SourceFile(table) as file:
         head = text_of_table(file.read(0, min(file.size, MAX_HEADER)))

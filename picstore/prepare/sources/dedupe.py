@@ -23,11 +23,11 @@ Fingerprint = tuple[int, bytes]
 
 
 def mark_duplicates(listing: Listing, *, workers: int) -> Listing:
-    """Return the listing with ``duplicates``, a map from a duplicate's index to the index of the first equal input.
+    """Return the listing with ``duplicates``, which maps a duplicate's index to the index of the first equal input.
 
-    The first pass compares size and last 4 KiB of all inputs, which differ for nearly all images: photographs of one
-    camera begin alike, but entropy-coded data does not end alike. The second pass compares the SHA-256 of those inputs
-    that the first pass found equal. Unreadable inputs are not duplicates.
+    The first pass compares the size and the last 4 KiB of all inputs, because photographs of one camera begin alike,
+    but entropy-coded data does not end alike. The second pass compares the SHA-256 of inputs that the first pass found
+    equal. Unreadable inputs are not duplicates.
     """
     candidates = list(enumerate(listing.inputs))
     for function in (end_fingerprints, sha256_fingerprints):

@@ -52,9 +52,9 @@ _NAMES = {_FLOAT: "float", _INTEGER: "integer", _IMAGE: "image", _BYTES: "bytes"
 
 
 def list_ffcv(location: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
-    """List every sample in order. JPEGs are read from the file unchanged; raw pixels are read as PPM.
+    """List every sample of an FFCV file in order. JPEGs are read unchanged; raw pixels are read as PPM.
 
-    Fields of integers, floats and JSON become the extra, except the label; fields of arrays and bytes are left out.
+    Fields of integers, floats and JSON, except the label, become the extra. Fields of arrays and bytes are left out.
     """
     if not location.is_file():
         raise NotADataset(f"{location} is not a file")

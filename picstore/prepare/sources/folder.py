@@ -27,12 +27,11 @@ NO_IMAGES = (*_TABLES, ".txt", ".md", ".rst", ".db", ".ini", ".json", ".xml", ".
 
 
 def list_folder(location: Location, *, hidden: bool = False, engine: Engine | None = None) -> Listing:
-    """List the files of a folder whose sub-folders are classes, which are numbered by sorted name.
+    """List the files of a folder whose sub-folders are classes, numbered by sorted name.
 
-    If there are no sub-folders, the folder itself is the only class, label 0. Every regular file is listed, except
-    files with the suffix of a text or table; hidden files are listed only with ``hidden``. All files below a
-    sub-folder, at any depth, belong to its class. Links are followed, because some datasets consist of links. Messages
-    for the user count files that are not images, hidden files and folders, and links that lead out of the folder.
+    All files below a sub-folder, at any depth, belong to its class. A folder without sub-folders is itself the only
+    class, label 0. Files with the suffix of a text or table are not listed, and hidden files only with ``hidden``.
+    Links are followed, because some datasets consist of links. Messages count what is left out.
     """
     every = location.entries()
     odd = [entry.name for entry in every if entry.is_folder and location.is_odd(f"{entry.name}/x")]
@@ -99,9 +98,9 @@ def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list
 
 
 def refuse_class_splits(listing: Listing, location: Location) -> None:
-    """Raise UsageError if all classes with images are named like splits.
+    """Raise UsageError if all classes that have images are named like splits.
 
-    If only one class has images, its images must also all lie in sub-folders of the class.
+    If only one class has images, the error is raised only if all of them lie in sub-folders of the class.
     """
     names, inputs = listing.classes, listing.inputs
     if not any(map(split_of_word, names)):
@@ -117,11 +116,7 @@ def refuse_class_splits(listing: Listing, location: Location) -> None:
 
 
 class _Walk:
-    """Walk over the files below a folder on this machine, which collects messages for the user.
-
-    Attributes:
-        notes: numbers and examples of files that are not images, hidden entries, and links that lead out of the source.
-    """
+    """Walk over the files below a local folder, which collects messages on left-out entries in ``notes``."""
 
     def __init__(self, root: str, *, hidden: bool) -> None:
         self.notes: Notes = {}

@@ -48,9 +48,9 @@ def list_hdf5(
 ) -> Listing:
     """List every row of a dataset of images: uint8 (N, H, W), (N, H, W, C) or (N, C, H, W), or N image files.
 
-    Other datasets of N numbers or strings in the group of the images become the extra, except the label. The name of a
-    dataset includes its group (``train/images``). Links are not followed. Raise UsageError if the values of a dataset
-    lie in other files, and Damage if a dataset claims far more values than the file can hold.
+    Other datasets of N numbers or strings in the group of the images, except the label, become the extra. The name of a
+    dataset includes its group (``train/images``). Links are not followed. Raise UsageError if a dataset's values lie in
+    another file. Raise Damage if a dataset claims far more values than the file can hold.
     """
     h5py = _import_h5py()
     # SourceFile raises Damage for a pipe; h5py would wait for a program to write into the pipe.
@@ -147,7 +147,7 @@ def _holds_images(h5py: Any, item: Any) -> bool:
 def _is_column(h5py: Any, item: Any, count: int, label_field: str | None, path: str) -> bool:
     """Return whether a dataset has one number or string per image, in shape (N,), (N, 1), … or MATLAB's (1, N).
 
-    The label's dataset may also have shape (N, k), such as one-hot vectors; such labels stay in the extra.
+    The label's dataset may also have shape (N, k), such as one-hot vectors, which become extra.
     """
     if item.shape is None or count not in item.shape:
         return False
@@ -169,10 +169,10 @@ def _is_of_matlab(item: Any) -> bool:
 def _samples(
     path: Path, image: str, count: int, rows: dict[str, Any], label: str | None, size: int
 ) -> Iterator[SourceSample]:
-    """Yield a sample per row of the dataset ``image``, with this row's values of the datasets in ``rows`` as fields.
+    """Yield a sample per row of the dataset ``image``. Its fields are the row's values in the datasets of ``rows``.
 
-    Raise Corrupt once the strings read so far have more than ``size`` bytes, the size of the file: rows of a hostile
-    file may all refer to one stored string, which would take memory anew for each row.
+    Raise Corrupt once the strings read so far have more than ``size`` bytes, the size of the file, because all rows of
+    a hostile file may refer to one string, each with a copy in memory.
     """
     fixed = sum(item.dtype.itemsize * math.prod(item.shape) // max(1, count) for item in rows.values())
     texts = [name for name, item in rows.items() if item.dtype.kind == "O"]

@@ -36,12 +36,12 @@ Reader = Callable[[Input], bytes]
 
 @dataclass(frozen=True, slots=True)
 class PackedInputs:
-    """Inputs packed to bytes, to be sent to another process; an input takes 13 bytes if names are similar.
+    """Inputs packed to bytes for another process. An input takes 13 bytes if the inputs' names are similar.
 
     Attributes:
-        blocks: bytes of each block of up to BLOCK inputs.
-        counts: number of inputs of each block.
-        readers: functions that read the inputs; the blocks refer to them by index.
+        blocks: packed bytes of each block of up to BLOCK inputs.
+        counts: number of inputs in each block.
+        readers: functions that read the inputs; blocks refer to them by index. None stands for inputs without a reader.
     """
 
     blocks: tuple[bytes, ...]
@@ -69,9 +69,9 @@ class _Inputs(Sequence[Input]):
 
 
 class InputTable(_Inputs):
-    """Inputs in the order in which they are added; complete blocks of BLOCK inputs are in a temporary file.
+    """Inputs in the order in which they were added. Complete blocks of BLOCK inputs are kept in a temporary file.
 
-    Each group of inputs has its own label numbers: inputs added one by one are group 0, and each call of
+    Each group of inputs numbers its labels separately. Inputs added one by one are group 0; each call of
     :meth:`add_packed` adds a group.
 
     Raises:

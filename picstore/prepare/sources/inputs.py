@@ -28,27 +28,26 @@ class Input:
     r"""Image of a source, not read yet.
 
     Attributes:
-        name: name in the ledger and in the record's extra; any byte that is not UTF-8 is escaped, such as ``\xff``.
+        name: name in the ledger and the record's extra; the escape ``\xff`` stands for a byte 255 that is not UTF-8.
         label: class number, −1 for unknown.
         path: path of the file that holds the image, or URL of the object.
         offset, size: byte range in the file; size −1 means up to the end.
-        problem: reason why the image cannot be read, if listing found one; else empty.
-        extra: members of the record's extra except ``path``, as bytes of a JSON object, so that a million inputs with
-            targets stay small; empty for none.
-        annotated: width and height of the image that targets in the extra refer to, see ``map_targets``.
-        attachments: (name, input with the bytes) of each attachment; the listing declares the names.
-        reader: module-level function that reads the input from ``path``, ``offset``, ``size`` and ``key``, raises
-            ImageError and may keep files open; None for a byte range. Other processes import the function by name.
-        key: what the reader needs besides the byte range, as bytes in the reader's format; unused without a reader.
-        crc: CRC-32C that the bytes must have, if known.
-        targets: forms of the targets (boxes, polygons, keypoints) in the extra: ``annotations.OWN`` or the value of
-            ``--targets``; empty if fields with these names are metadata, which conversion leaves unchanged.
-        upright: whether targets in the extra are in pixels of the upright image, whatever the file's orientation.
-        frame: offset and size of the data that contains the image, if a masked CRC-32C follows that data. Reading the
-            image checks that CRC; listing reads label and metadata without the check.
-        lost: if the input stands for all samples that a damaged file lost, their estimated number; else 0.
-        version: version of the file in which ``offset`` and ``key`` were found, see ``SourceFile.version``; reading
-            another version raises ImageError. Empty if the input is a whole file.
+        problem: reason why the image cannot be read; empty if listing found none.
+        extra: members of the record's extra except ``path``, as bytes of a JSON object; empty for none.
+        annotated: width and height in pixels of the image that targets in the extra refer to; see ``map_targets``.
+        attachments: name of each attachment, and the input that has its bytes.
+        reader: function that returns the input's bytes, or raises ImageError; None to read the byte range of ``path``.
+            It must be at module level, because other processes import it by name.
+        key: what ``reader`` needs besides the byte range, in the reader's format.
+        crc: CRC-32C that the bytes must have; None if unknown.
+        targets: how the targets (boxes, polygons, keypoints) in the extra are written: ``annotations.OWN`` or the value
+            of ``--targets``. Empty if fields called like targets are metadata, which conversion leaves unchanged.
+        upright: whether targets in the extra are in pixels of the image as rotated by its EXIF orientation.
+        frame: offset and size in bytes of the data that contains the image, if a masked CRC-32C follows the data; else
+            None. The CRC is checked when the image is read, not when the label and metadata are listed.
+        lost: estimated number of lost samples, if the input stands for all samples that a damaged file lost; else 0.
+        version: version of the file (``SourceFile.version``) for which ``offset`` and ``key`` hold; reading another
+            version raises ImageError. Empty if the input is a whole file.
     """
 
     name: str
@@ -72,13 +71,14 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Ids of an index's inputs, and their division into containers and into the job's rows, which a conversion keeps.
+    """Ids of a picstore index's inputs, and bounds of its containers and rows of files, which a conversion keeps.
 
     Attributes:
         uuid: UUID of the index that the inputs come from, or of an earlier index with the same ids and order.
         ids: ids of all inputs.
-        containers: position of each container's first input in the listing; as last item, the number of all inputs.
-        rows: position of each row's first input in the listing; as last item, the number of all inputs.
+        containers: position in the listing of each container's first input, then the number of all inputs.
+        rows: position in the listing of the first input of each row of files (one file per stream), then the number of
+            all inputs.
     """
 
     uuid: str
@@ -92,17 +92,18 @@ class Listing:
     """All inputs of a source, in order.
 
     Attributes:
-        kind: name of the kind, as in ``--source``.
+        kind: name of the source's kind, as for ``--source``.
         inputs: a list, or an ``InputTable`` for more inputs than fit in memory.
-        classes: class names, at the indices that labels state.
+        classes: class names by label.
         attachments: names of the attachments that inputs may have.
         remarks: messages for the user: files skipped, objects left out.
-        duplicates: index of each input to leave out, mapped to the index of the first input with the same bytes; None
-            if duplicates were not searched.
+        duplicates: for the index of each input to leave out, the index of the first input with the same bytes. None if
+            no search for duplicates was made.
         partition: ids, containers and rows of the inputs, if the source is a picstore index; else None.
-        targets: value of ``--targets``, the forms of targets that the user named.
-        maps: specifications of the attachments that are maps, by name without ``map:``, as the manifest holds them.
-        alike: number of samples that have a metadata field called like a target field, such as ``boxes``, by field.
+        targets: value of ``--targets``, which says how boxes, polygons and keypoints are written.
+        maps: specifications of the attachments that are maps, by name without ``map:``, as in the manifest.
+        alike: for each metadata field called like a target field, such as ``boxes``, the number of samples that have
+            it.
     """
 
     kind: str
@@ -129,9 +130,9 @@ class Listing:
 
 
 def relabel_input(source: Input, labels: Sequence[int]) -> Input:
-    """Return an input with each label and box label k replaced by ``labels[k]``.
+    """Return an input with each label and each box's label k replaced by ``labels[k]``.
 
-    A label outside of the indices of ``labels``, such as −1, is not changed.
+    Labels that are no index of ``labels``, such as −1, are kept.
     """
     extra = source.extra
     if source.targets and b'"box_labels"' in extra:
@@ -238,11 +239,10 @@ _ASSUMED_BYTES = _MAX_AHEAD // _MAX_REQUESTS  # size that ``ReadAhead`` assumes 
 
 
 class ReadAhead(AbstractContextManager["ReadAhead"]):
-    """Reader of inputs in order, which requests objects from a store in advance, 16 at a time.
+    """Reader of inputs in order, which requests 16 objects at a time from an object store, ahead of their use.
 
-    A request takes about 20 ms, in which a worker converts several images. Inputs with a reader are not requested in
-    advance, because a reader may need sequential access. Read each input before its attachments, in order; inputs may
-    be skipped.
+    A request takes about 20 ms, in which a worker converts several images. Inputs with a ``reader`` are not requested
+    ahead, because they may need sequential access. Read each input before its attachments; inputs may be skipped.
     """
 
     def __init__(self, inputs: Iterable[Input]) -> None:

@@ -103,11 +103,11 @@ def usual_field(fields: Collection[str], usual: Sequence[str]) -> str | None:
 
 
 class LabelFields:
-    """Choice of the label field in each file of a source, from the file's columns.
+    """Choice of the label field in each file of a source.
 
     Args:
-        given: label field that the user named; None to choose by usual names.
-        where: the source, for messages.
+        given: label field that the user named; None to choose a usual name.
+        where: source that messages name.
     """
 
     def __init__(self, given: str | None, where: object) -> None:
@@ -116,10 +116,7 @@ class LabelFields:
         self._fields: dict[str, None] = {}
 
     def choose(self, fields: Collection[str], *, only: Sequence[str] = ()) -> str | None:
-        """Return a file's label field: the user's, else one with a usual name, else the field in ``only``; else None.
-
-        If ``only`` has several fields, none of them is chosen.
-        """
+        """Return the label field: the user's, else one with a usual name, else the only field in ``only``, or None."""
         chosen = self._given if self._given in fields else None
         if self._given is None:
             chosen = usual_field(fields, LABEL_FIELDS) or (only[0] if len(only) == 1 else None)
@@ -148,8 +145,8 @@ class LabelFields:
 class RowLabels:
     """Choice of the label field in a file whose samples can have different fields.
 
-    The first sample that has a field with a usual name decides which field is the label. A sample that has a field
-    named in ``always`` takes its label from that field instead; the first name in ``always`` is preferred.
+    The label field is the first field with a usual name that occurs in any sample. But a sample with fields named in
+    ``always`` takes its label from the first of these names that it has.
     """
 
     def __init__(self, given: str | None, usual: Sequence[str] = LABEL_FIELDS, *, always: Sequence[str] = ()) -> None:
@@ -188,13 +185,13 @@ class Numbering:
 def number_labels(counts: Mapping[Label, int], classes: Sequence[str], *, where: object = "") -> Numbering:
     """Return the class number of each label of a listing.
 
-    Labels are class numbers if all are numbers, such as 3 or "3", and no string is in ``classes``. Otherwise they are
-    class names: names in ``classes`` are numbered as there, other names follow in sorted order.
+    Labels are class numbers if all are numbers, such as 3 or "3", and no string is in ``classes``. Otherwise labels are
+    class names: those in ``classes`` keep their number there, the rest follow in sorted order.
 
     Args:
         counts: number of samples with each label.
-        classes: class names by number, if the source states them; an integer is then a class number in any case.
-        where: the source, for messages.
+        classes: class names by number, if the source states them; integers are then always class numbers.
+        where: source that messages name.
 
     Raises:
         UsageError: a label is a number that no class has, or ``classes`` has the name of a label twice.
@@ -260,9 +257,9 @@ def _refuse_outside(numbers: Mapping[Label, int], names: Sequence[str], where: o
 
 
 def _number_folders(counts: Mapping[Label, int]) -> Numbering:
-    """Take as a sample's class the first component in which the paths of the samples' folders differ.
+    """Number classes named by the first path component in which the samples' folders differ.
 
-    If the folders do not differ, all samples get the class number −1.
+    If no component differs, all samples get the class number −1.
     """
     paths: dict[Label, tuple[str, ...]] = {
         label: tuple(label.path.split("/")) for label in counts if isinstance(label, InFolder)

@@ -49,9 +49,9 @@ def json_object(text: bytes, skipped: Counter[str] | None = None) -> dict[str, A
 def json_value(text: bytes, skipped: Counter[str] | None = None) -> Any:
     """Parse a JSON value; raise ValueError if the text is damaged.
 
-    Bytes that are not UTF-8 become surrogates. NaN, infinities and integers of more than 4,300 digits become floats
-    that are not finite. If an object has a key twice, the last value counts, and ``skipped`` counts the key. In a value
-    that is nested too deep for the parser, lists and objects nested more than 100 levels deep become null.
+    Bytes that are not UTF-8 become surrogates. NaN, infinities and integers of more than 4,300 digits become NaN or
+    infinite floats. If an object has a key twice, the last value is taken, and ``skipped`` counts the key. If nesting
+    is too deep for the parser, all lists and objects below 100 levels become null.
     """
     try:
         return _UNIQUE_DECODER.decode(text_of_file(text))
@@ -101,7 +101,7 @@ def _decode_odd(text: bytes, skipped: Counter[str]) -> Any:
 
 
 class JsonItems:
-    """Text of a JSON object with long lists, parsed item by item; all items at once take 5 to 10 times the text's size.
+    """JSON object with long lists, parsed item by item, because all items at once take 5 to 10 times the text's size.
 
     All methods raise ValueError or RecursionError if the text is not JSON. NaN and Infinity become floats.
     """
@@ -117,8 +117,7 @@ class JsonItems:
     def items(self, lists: Collection[str]) -> Iterator[tuple[str, int, Any]]:
         """Read the whole document, and yield (list's name, item's offset, item) for each item of the named lists.
 
-        Before the items of a list, (name, −1, None) is yielded, so that an empty list differs from a missing list. All
-        other members of the object are skipped.
+        Each list begins with (name, −1, None), which tells an empty list from a missing one.
         """
         self._offset = 0
         self._expect("{")

@@ -55,10 +55,10 @@ def add_note(notes: Notes, text: str, example: str, count: int = 1) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FoundPart:
-    """Inputs or samples of a source's part, and messages for the user.
+    """Inputs or samples found in a part of a source, such as a file.
 
     Attributes:
-        items: inputs, whose labels are class numbers, or samples, whose labels are numbered once all samples are known.
+        items: inputs with class numbers, or samples with labels to be numbered once all samples are known.
         notes: messages for the user.
     """
 
@@ -71,13 +71,12 @@ class _Facts:
     """Facts about a source that its listing needs besides inputs and labels.
 
     Attributes:
-        attachments: names of attachments, in order of appearance, as keys.
-        fields: names of the samples' fields, as keys; once there are 64, no more are added.
-        splits: values of the field ``split`` that are names of splits, as keys.
-        notes: messages for the user.
+        attachments: names of attachments as keys, in order of appearance.
+        fields: names of the samples' fields as keys, at most 64.
+        splits: split names that occur in the field ``split``, as keys.
         odd: counts of the values that were changed because JSON cannot hold them.
         damaged: number of inputs that stand for an unknown number of lost samples.
-        alike: number of samples that have a metadata field called like a target field, such as ``boxes``, by field.
+        alike: for each metadata field called like a target field, such as ``boxes``, the number of samples.
     """
 
     attachments: dict[str, None] = field(default_factory=dict)
@@ -101,12 +100,11 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True)
 class PackedListing:
-    """Listing of the parts of a task, as the task returns it to the process that started it.
+    """Listing of some parts of a source, as a task returns it to its caller's process.
 
     Attributes:
-        inputs: inputs of all parts of the task.
-        labels: number of readable samples with each label; the label at position k in the dictionary has number k in
-            ``inputs``. Empty if the labels of ``inputs`` are class numbers.
+        labels: number of readable samples by label. The k-th key is the label k of ``inputs``. Empty if labels of
+            ``inputs`` are class numbers.
     """
 
     inputs: PackedInputs
@@ -185,17 +183,17 @@ class ListingBuilder:
         labels: LabelFields | str | None = None,
         no_label: str = "",
     ) -> Listing:
-        """Build the listing, and number the labels of samples; see :func:`number_labels`.
+        """Build the listing, and number the samples' labels by :func:`number_labels`.
 
         Args:
-            where: the source, for messages.
-            classes: class names by label, if the source has them.
+            where: source that messages name.
+            classes: class names by label; empty if the source has none.
             remarks: messages for the user.
-            labels: choice of the label field, or the name of the field that the user gave.
-            no_label: message if no sample has a label; by default a message that lists the samples' fields.
+            labels: choice of the label field, or the label field that the user named.
+            no_label: message if no sample has a label; by default it lists the samples' fields.
 
         Raises:
-            UsageError: no sample has a label in the field that the user named, or labels do not fit ``classes``.
+            UsageError: no sample has the user's label field, or labels do not fit ``classes``.
         """
         groups = {0: self._label_counts(), **self._packed}
         counts: Counter[Label] = Counter()
@@ -247,13 +245,13 @@ class PartsTask(Generic[T]):
 
 
 def list_parts(list_part: Callable[[T], FoundPart], parts: Sequence[T], engine: Engine | None) -> ListingBuilder:
-    """List parts of a source in their order, in up to 16 threads, because listing waits for a disk or a store.
+    """List parts of a source, such as files, in their order, by up to 16 threads.
 
     Args:
-        list_part: a module-level function.
-        parts: picklable values.
-        engine: runs tasks that list the parts after the 16th, if listing them would take this process more than 1 s.
-            None to list all parts in this process.
+        list_part: function that lists a part; at module level, because other processes import it by name.
+        parts: parts of the source, which can be pickled.
+        engine: engine that lists the parts after the 16th in other processes, if this process would need more than 1 s;
+            None to use this process only.
     """
     builder, began = ListingBuilder(), time.monotonic()
     _list_here(list_part, parts[:_TRIED], builder)

@@ -69,10 +69,10 @@ class _Stored:
 
 
 def list_litdata(location: Location, *, image_field: str | None = None, label_field: str | None = None) -> Listing:
-    """List every sample of every chunk in the order of the index.
+    """List every sample of a LitData dataset in the order of its index.
 
-    The name of a field is its key if a sample is a dictionary, or its position 0, 1, … if a sample is a tuple. Numbers
-    and strings become the extra, except the label; tensors, pickles and all other fields are left out.
+    A field's name is its key in a dictionary, or its position 0, 1, … in a tuple. Numbers and strings, except the
+    label, become the extra; all other fields are left out.
     """
     index = read_index(location, "chunks")
     config = index["config"] if isinstance(index.get("config"), dict) else {}

@@ -64,12 +64,11 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Stated:
-    """Facts that an LMDB states about the set of its entries.
+    """Facts that an LMDB states about its entries.
 
     Attributes:
-        entries: number of entries.
-        named: names of the named databases, if the LMDB has no other entries.
-        with_texts: number of images that an LMDB for text recognition states; None for any other LMDB.
+        named: names of the named databases; empty if the LMDB has other entries.
+        with_texts: number of images in an LMDB for text recognition; None for any other LMDB.
     """
 
     entries: int
@@ -80,12 +79,12 @@ class _Stated:
 def list_lmdb(path: Path) -> Listing:
     """List every entry of an LMDB in the order of keys.
 
-    An entry that is a Datum has a label, and an encoded image or pixels (blue, green and red planes). In an LMDB for
-    text recognition (``image-000000001``, ``label-000000001``, ``num-samples``) the texts become captions. Other
-    entries are taken for image files without a label.
+    A Caffe Datum has a label, and an encoded image or pixels (blue, green and red planes). In an LMDB for text
+    recognition (``image-000000001``, ``label-000000001``, ``num-samples``) the texts become captions. Any other entry
+    is taken for an image file without a label.
 
-    py-lmdb trusts the file's content, so a damaged file can kill the process. Therefore another process reads the file.
-    If an entry kills that process, inputs that fail stand for this entry and all later entries.
+    Another process reads the file, because py-lmdb trusts its content, and damage can kill the process. An entry that
+    does so, and all later entries, become inputs that fail.
     """
     file = path / "data.mdb" if path.is_dir() else path
     if not file.is_file():

@@ -30,16 +30,16 @@ def end_at_damage(
     may_be_empty: bool = False,
     version: str | None = None,
 ) -> Iterator[T | SourceSample]:
-    """Yield the samples of a file, and for samples lost to damage, samples whose ``problem`` describes the damage.
+    """Yield the samples of a file, then failing samples, whose ``problem`` says why, in place of lost ones.
 
-    Samples state the file's version, so that no image is read from a file that has replaced this one.
+    Each sample states the file's version, because another file may replace it before its images are read.
 
     Args:
         name: name of the file in the ledger; by default the file's own name.
-        count: number of samples that the file or its index states; a failing sample is yielded for each missing sample,
-            or one for all if more than _MAX_MISSING are missing.
-            If None, one failing sample stands for all lost samples, with an estimate of their number in ``lost``.
-        first: number in the name of the file's first sample; the names of missing samples continue the count.
+        count: number of samples that the file or its index states. Each missing sample gives a failing sample, but more
+            than ``_MAX_MISSING`` give one in all. If None, one failing sample stands for all, with their estimated
+            number in ``lost``.
+        first: number in the name of the file's first sample, from which missing samples are numbered.
         may_be_empty: whether a file without samples counts as undamaged.
         version: version of the file, if it was opened before; by default its current version.
     """
@@ -95,10 +95,10 @@ def or_damaged(make: Callable[..., SourceSample], name: str, path: str, *argumen
 
 
 def estimate_loss(file: Location, found: int, offset: int) -> int:
-    """Estimate the number of samples lost to damage at byte ``offset``, before which a file has ``found`` samples.
+    """Estimate the number of samples lost to damage at byte ``offset``, before which ``found`` samples were found.
 
-    All samples are assumed to have the same size. If the file was cut off at ``offset``, its full size is unknown, and
-    half of its samples are assumed to be lost.
+    All samples are assumed to have the same size. If the file ends at ``offset``, the result is ``found``, because half
+    of the samples of a file cut off anywhere are lost on average.
     """
     try:
         rest = file.size() - offset
@@ -108,9 +108,9 @@ def estimate_loss(file: Location, found: int, offset: int) -> int:
 
 
 def estimate_by_others(inputs: Sequence[Input]) -> dict[str, int]:
-    """Estimate the number of samples that each damaged file lost, by path.
+    """Estimate, by path, the number of samples that each damaged file lost.
 
-    The file is assumed to have had as many samples as the median of the intact files of the same suffix.
+    Each file is assumed to have had the median number of samples of the intact files with its suffix.
     """
     counts = Counter(one.path for one in inputs)
     damaged = {one.path: one.lost for one in inputs if one.lost}

@@ -48,10 +48,10 @@ _TEXTS = ("str", "str_int", "str_float", "str_decimal", "json")
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """Shard of a MosaicML dataset, as index.json describes it.
+    """Shard of a MosaicML dataset, as ``index.json`` describes it.
 
     Attributes:
-        name: name of the file in the source.
+        name: name of the file, relative to the source.
         columns: name, encoding and fixed size in bytes of each column; size 0 if the size varies.
         block: the whole file as a block to decompress; None if the file is not compressed.
     """
@@ -66,11 +66,11 @@ class _Shard:
 def list_mds(
     location: Location, *, image_field: str | None = None, label_field: str | None = None, split: str | None = None
 ) -> Listing:
-    """List every sample of every shard in the order of the index.
+    """List every sample of a MosaicML dataset in the order of its index.
 
-    Integers, floats, strings and JSON become the extra, except the label; if the column ``extra`` holds an object, its
-    members become members of the extra. Further columns of bytes become attachments; arrays and pickles are left out.
-    Shards may be compressed by zstd, gz or bz2.
+    Integers, floats, strings and JSON, except the label, become the extra; so do the members of an object in the column
+    ``extra``. Further columns of bytes become attachments; arrays and pickles are left out. Shards may be compressed by
+    zstd, gz or bz2.
     """
     shards = [_shard(location, entry) for entry in read_index(location, "shards")["shards"]]
     shards = choose_split(shards, lambda shard: str(shard.file)[len(str(location)) :], split, location)

@@ -70,9 +70,9 @@ class SkippedFields(Counter[str]):
     """Counter of fields that records leave out: for each field, described for messages, the number of samples."""
 
     def remarks(self) -> Iterator[str]:
-        """Yield a message for each field that is left out; iterate only after all samples were read.
+        """Yield messages on fields that were left out; iterate only after all samples were read.
 
-        Only the 20 most frequent fields have a message of their own, because file names with dots may give many fields.
+        Only the 20 most frequent fields have their own message, because file names with dots may give many fields.
         """
         for what, count in sorted(self.most_common(_MAX_LINES)):
             yield f"{what}: left out of {counted(count, 'sample')}"
@@ -93,10 +93,10 @@ def decode_text(data: bytes) -> str:
 
 
 def decode_if_text(data: bytes) -> str | None:
-    """Decode bytes of text as :func:`decode_text` does; return None if the bytes are binary.
+    """Decode text by :func:`decode_text`; return None if the bytes are binary.
 
-    Valid UTF-8 is text. Bytes without control characters are also text if at most a quarter is not UTF-8, such as a
-    caption in Latin-1 or a caption that was cut inside a character.
+    Valid UTF-8 is text. Bytes without control characters, at most a quarter of which are not UTF-8, are text too, such
+    as a caption in Latin-1.
     """
     text = decode_text(data)
     invalid = len(_SURROGATE.findall(text))
@@ -104,11 +104,11 @@ def decode_if_text(data: bytes) -> str | None:
 
 
 def extra_as_json(extra: dict[str, Any], odd: OddValues, *, name: str = "") -> bytes:
-    """Serialize a sample's fields as JSON that a record can hold; return empty bytes if there are no fields.
+    """Serialize a sample's fields as JSON for a record; return empty bytes if there are no fields.
 
     Args:
-        odd: counter of values that are changed because JSON cannot hold them.
-        name: name of the input, which the record's extra will hold too.
+        odd: counter, to which values that JSON cannot hold are added.
+        name: name of the input, which takes space in the extra too.
     """
     limit = MAX_EXTRA - _ROOM - len(json.dumps(name))
     try:

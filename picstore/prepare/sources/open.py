@@ -51,24 +51,24 @@ def open_source(
     """List the inputs of a source.
 
     Args:
-        where: the source; like each file that an option names, it is local or in an object store.
-        kind: one of KINDS, the name of an entry point, or ``"auto"``: coco if ``annotations`` is given, else the first
-            kind that recognizes the source.
-        classes: a file of class names, one per line (:func:`picstore.storage.class_names.from_lines`), in the order of
-            labels. The file gives a name to each integer label, and a number to each label that is a name.
-        targets: forms of the boxes, polygons and keypoints in the samples' fields; see ``annotations.check_targets``.
-            If None, these fields are metadata, unless the kind defines their forms.
-        maps: names of fields to keep as attachments, even if the kind otherwise leaves out fields of their type.
-        engine: engine for tasks that list parts of a large source; None for no tasks.
+        where: the source. Sources, and files that options name, are local or in an object store.
+        kind: one of ``KINDS``, the name of an entry point, or ``"auto"``. The last means coco if ``annotations`` is
+            given, else the first kind that recognizes the source.
+        classes: file of class names in the order of labels, one per line
+            (:func:`picstore.storage.class_names.from_lines`).
+        targets: how boxes, polygons and keypoints are written; see ``annotations.check_targets``. If None, their fields
+            are metadata, unless the source's format defines it.
+        maps: names of fields to keep as attachments, even if the kind leaves out others of their type.
+        engine: engine that lists parts of a large source in other processes; None to use this process only.
         options: options of the kind: ``root``, ``synsets``, ``annotations``, ``image_field``, ``label_field``,
-            ``split``. An option that is None has its default.
+            ``split``. None stands for an option's default.
 
     Raises:
         NotADataset: the source does not exist, or holds no images.
         UsageError: an option belongs to another kind, the source is not of ``kind``, or ``kind`` cannot be read from an
             object store.
         MissingDependency: the library that reads the source is not installed.
-        Damage: the source is of its kind, but so damaged that nothing can be listed.
+        Damage: the source is too damaged to list anything.
         PicstoreError: an entry point cannot be loaded, or an object store cannot be reached.
     """
     forms = "" if targets is None else check_targets(targets)
@@ -111,11 +111,11 @@ def _check_options(given: Mapping[str, object], format_: SourceFormat, kind: str
 
 
 def _enter_split(location: Location, kind: str, options: dict[str, object], *, has_classes: bool) -> Location:
-    """Return the sub-folder of ``location`` for the split that ``options`` names, and delete the option ``split``.
+    """Return the sub-folder of ``location`` for the split in ``options``, and delete that option.
 
-    Return the location itself if no split is named, if it has no folders of splits, or if it is recognized as a source.
-    Raise UsageError if it has several folders, all named like splits, and no split is named. But folders of images are
-    taken for classes if the user gave class names (``has_classes``).
+    Return ``location`` itself if the options name no split, if it has no folders of splits, or if it is recognized as a
+    source. Raise UsageError if the options name no split, and ``location`` has several folders, all named like splits;
+    but if the user gave class names (``has_classes``), folders of images are classes.
     """
     probe = SourceProbe.inspect(location)
     splits = [name for name in probe.folders if split_of_word(name)]

@@ -48,12 +48,12 @@ def list_parquet(
     split: str | None = None,
     maps: Sequence[str] = (),
 ) -> Listing:
-    """List every row of a file, or of all ``*.parquet`` files in a folder and its sub-folders, by sorted path.
+    """List every row of a Parquet file, or of all ``*.parquet`` below a folder, by sorted path.
 
-    The image is a struct of ``bytes`` and ``path``, or a binary column. If ``bytes`` is null, the image is read from
-    ``path``, below the folder of the file. Further columns of images become attachments, and so do the columns in
-    ``maps``, which are binary, nested lists of numbers, or tensors of a fixed shape. Other binary columns are skipped.
-    All remaining columns, also those in names of folders (``label=cat``), become the extra.
+    The image is a binary column, or a struct of ``bytes`` and ``path``. If ``bytes`` is null, the image is read from
+    ``path``, relative to the Parquet file's folder. Further columns of images become attachments, and so do the columns
+    in ``maps``: binary, nested lists of numbers, or tensors of a fixed shape. Other binary columns are skipped. All
+    remaining columns, also those in names of folders (``label=cat``), become the extra.
     """
     import_parquet()
     parts = parquet_parts(location, split)
@@ -145,7 +145,7 @@ def _join_extra(values: dict[str, Any], skipped: SkippedFields) -> None:
 
 
 def _check_rows(opened: Any, file: Location) -> None:
-    """Raise TooLarge, before any row is listed, if a file states more rows than images can fit into its size.
+    """Raise TooLarge if a file states more rows than images fit into its size.
 
     Rows of a constant value take almost no bytes, so a small file may state 2**40 rows.
     """
@@ -269,9 +269,9 @@ def _open_file(path: str, column: str, version: str) -> _OpenFile:
 
 
 def read_parquet(source: Input) -> bytes:
-    """Return a row's image, or its map of numbers as a .npy file; the Parquet file stays open.
+    """Return a row's image, or its map of numbers as a .npy file.
 
-    ``key`` of the source holds row group, row and name of the column.
+    ``source.key`` holds the row group, the row and the column's name. The Parquet file stays open.
     """
     group, row = _ROW.unpack_from(source.key)
     scalar = _open_file(source.path, source.key[_ROW.size :].decode(), source.version).image(group, row)
@@ -290,8 +290,8 @@ def read_parquet(source: Input) -> bytes:
 def recognizes(probe: SourceProbe) -> bool:
     """Return whether a location is a Parquet file, or a folder with Parquet files of images.
 
-    The files may lie in folders of splits or configurations, or in folders called ``column=value``. A folder whose
-    Parquet files hold no images is of another kind: img2dataset writes such files beside its tars.
+    The files may lie in folders of splits, of configurations, or called ``column=value``. Parquet files without images
+    do not count, because img2dataset writes them beside its tars.
     """
     if not probe.is_folder:
         return probe.head().startswith(_MAGIC)

@@ -48,7 +48,7 @@ class ParquetPart:
 
     Attributes:
         name: path relative to the source.
-        columns: columns that names of folders state, such as ``label=cat``, with their values; None for null.
+        columns: values of columns that names of folders state, such as ``label=cat``; None for null.
     """
 
     name: str
@@ -57,10 +57,10 @@ class ParquetPart:
 
 
 def parquet_parts(location: Location, split: str | None) -> list[ParquetPart]:
-    """List the Parquet files of a folder by sorted path, or a single file.
+    """List the Parquet files below a folder by sorted path, or a single file.
 
-    Raise UsageError if the folder has no Parquet files, is a Delta table, or holds several splits or configurations and
-    ``split`` chooses none.
+    Raise UsageError if the folder has no Parquet files, is a Delta table, or has several splits or configurations of
+    which ``split`` chooses none.
     """
     if not location.is_folder():
         return choose_split([ParquetPart(location.name, location, {})], lambda part: part.name, split, location)
@@ -136,10 +136,10 @@ def _refuse_configurations(paths: Sequence[tuple[str, ...]], location: Location)
 
 
 def holds_images(probe: SourceProbe, depth: int = _PROBED_DEPTH) -> bool | None:
-    """Return whether a folder, or the first of its sub-folders with Parquet files, has Parquet files of images.
+    """Return whether the first Parquet files found in a folder and its sub-folders hold images.
 
-    Return False at the first file that may itself be an image, so that in a source of class folders only the first
-    class is searched. Return None if there are neither Parquet files nor images.
+    Return False at the first file that may itself be an image, which keeps the search short in class folders. Return
+    None if neither Parquet files nor images are found.
     """
     if names := probe.files_ending(_SUFFIX):
         others = bool(probe.files_ending(".tar"))
@@ -194,10 +194,10 @@ class ParquetColumns:
     """Columns of a Parquet file, divided by their use in a sample.
 
     Attributes:
-        others: columns that become the extra.
-        attached: columns that become attachments.
-        numbers: for each class number in the file, the class number in the source; None if the file names no classes.
-        json_extra: whether the column ``extra`` holds JSON objects, whose members become the extra.
+        others: names of the columns that become the extra.
+        attached: names of the columns that become attachments.
+        numbers: class number in the source for each class number in the file; None if the file names no classes.
+        json_extra: whether ``extra`` is a column of JSON objects, whose members become the extra.
     """
 
     image: str
@@ -220,12 +220,12 @@ class ParquetColumns:
 
 
 class ColumnChoice:
-    """Choice of the columns in each Parquet file of a source, and the class names of all files.
+    """Choice of columns in the Parquet files of a source.
 
     Attributes:
         labels: choice of the label column.
         classes: class names of all files.
-        skipped: for each column that is left out, the number of rows that have it.
+        skipped: number of rows by name of a column that is left out.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ _MAX_IMAGE, _MAX_EXTRA = 32 << 20, 1 << 20
 def list_picpoc(location: Location) -> Listing:
     """List every record, by stream and file; a record's extra and its number ``serial`` become the sample's extra.
 
-    A file whose writer died has no directory; its containers are found by reading one header after the other.
+    A file whose writer died has no directory; its containers are found by their headers.
     """
     names = [f"{stream}/{file}" for stream in _numbers(location, folders=True) for file in _numbers(location / stream)]
     skipped, no_label = SkippedFields(), "no labels: no record has one"

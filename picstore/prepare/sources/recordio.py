@@ -35,11 +35,10 @@ _TARGETS = "boxes:xyxy-normalized"
 def list_recordio(location: Location, *, split: str | None = None) -> Listing:
     """List every record of a file, of a folder's ``*.rec``, or of files named by braces.
 
-    Files .idx are needed only to continue reading after a damaged record, and to know the number of missing records.
+    An ``.idx`` is needed only to read on after a damaged record, and to count missing records.
 
-    The label is the first label in the record's header, which may have several. The extra keeps a label that is not an
-    integer as ``label``, and several labels as ``labels``. Labels that describe objects become boxes, and the label is
-    −1.
+    The label is the first label in the record's header. The extra keeps a label that is not an integer as ``label``,
+    and several labels as ``labels``. Labels that describe objects become boxes, with label −1.
     """
     files = shard_files(location, *_SUFFIXES, split=split)
     empty = list[str]()
@@ -109,11 +108,11 @@ def _sample(file: SourceFile, offset: int, part: int, length: int, name: str, *,
 
 
 def parse_objects(labels: Sequence[float], *, may_be_none: bool) -> dict[str, Any] | None:
-    """Parse the labels of objects, as im2rec --pack-label writes them; return None for labels of another kind.
+    """Parse labels of objects, written by ``im2rec --pack-label``; return None for labels of another kind.
 
-    The labels are the width A of the header, the width B of an object, A − 2 values of any meaning, and objects of B
-    values: class, left, top, right and bottom from 0 to 1, and B − 5 values of any meaning. Labels of
-    zero objects are accepted only with ``may_be_none``, because plain labels may look the same, such as 2 and 5.
+    The labels are A, B, A − 2 values of any meaning, and B values per object: class; left, top, right and bottom from 0
+    to 1; B − 5 values of any meaning. Labels without objects, such as 2 and 5, are accepted only with ``may_be_none``,
+    because plain labels may look the same.
     """
     if len(labels) < 2 or not all(math.isfinite(value) and value.is_integer() for value in labels[:2]):
         return None
@@ -145,8 +144,8 @@ def _is_object(values: Sequence[float]) -> bool:
 def read_split(source: Input) -> bytes:
     """Return the image of a record that is split into parts.
 
-    ``offset`` is the offset of the first part. ``key`` is the number of bytes that precede the image in the joined
-    parts.
+    ``source.offset`` is the offset of the first part; ``source.key`` is the number of bytes before the image in the
+    joined parts.
     """
     (skip,) = struct.unpack("<I", source.key)
     parts: list[bytes] = []

@@ -17,13 +17,11 @@ IMAGE_FIELDS = ("image", "img", "jpg", "jpeg", "png", "webp", "picture", "images
 
 @dataclass(slots=True)
 class SourceSample:
-    """Sample as it is read from a source; it becomes an Input once the labels of all samples are known.
+    """Sample as read from a source, before labels have numbers; attributes not listed are as in :class:`Input`.
 
     Attributes:
         label: label as :func:`picstore.prepare.sources.labels.to_label` returns it.
-        extra: all other fields, with values of any type; see :mod:`picstore.prepare.sources.metadata`.
-
-    All other attributes are as in :class:`Input`.
+        extra: all fields but image and label, with values of any type; see :mod:`picstore.prepare.sources.metadata`.
     """
 
     name: str
@@ -63,9 +61,9 @@ class SourceSample:
 
 
 def choose_image(given: str | None, fields: Collection[str], path: object, usual: Sequence[str] = IMAGE_FIELDS) -> str:
-    """Return the image field: the user's (``given``), else the first with a usual name, else the only field.
+    """Return the image field: ``given``, else the first with a usual name, else the only field.
 
-    Raise UsageError, which names the source ``path``, if ``given`` is not a field or no field can be chosen.
+    Raise UsageError, which names ``path``, if ``given`` is not a field or no field can be chosen.
     """
     if given is not None:
         if given not in fields:

@@ -23,10 +23,10 @@ _MAX_NAMES = 1 << 20  # largest number of names to which a brace pattern may exp
 
 
 def shard_files(location: Location, *suffixes: str, split: str | None = None) -> list[Location]:
-    """List the shard files of a location: a folder's files with a suffix, files that match a pattern, or a single file.
+    """List the shard files of a location: a single file, a folder's files with ``suffixes``, or files named by braces.
 
-    Raise NotADataset if a file does not exist or the folder has no such files. Raise UsageError if the pattern stands
-    for more than a million names, or if the files belong to several splits and ``split`` is None.
+    Raise NotADataset if a file is missing or the folder has none. Raise UsageError if braces stand for more than a
+    million names, or if the files belong to several splits and ``split`` is None.
     """
     if location.is_folder():
         found = [location / entry.name for entry in visible_entries(location) if entry.name.lower().endswith(suffixes)]
@@ -107,7 +107,7 @@ def names_beside(location: Location) -> frozenset[str]:
 
 
 def stated_counts(folder: Location) -> dict[str, int]:
-    """Return the number of samples in each tar of a folder, by file name, from index files in the folder.
+    """Return the number of samples by name of a tar, from index files in the tars' folder.
 
     The index files are ``sizes.json`` of OpenCLIP, ``wids-meta.json`` and ``index.json`` of webdataset's wids, and
     ``.nv-meta/.info.json`` of Megatron Energon.
@@ -140,11 +140,11 @@ def read_count(index: Location) -> int | None:
 
 
 def read_offsets(file: Location, names: frozenset[str], *, column: int) -> list[int] | None:
-    """Return the sorted offsets of a file's records, read from its index; None if the file has no index.
+    """Return the sorted offsets of a file's records from its index; None if the file has no index.
 
-    The index of ``x.rec`` is ``x.idx``, ``x.index``, ``x.rec.idx`` or ``x.rec.index``. Each line has two integers:
-    ``key offset`` by MXNet, ``offset size`` by DALI and the package tfrecord; ``column``, 0 or 1, is the position of
-    the offset in the line.
+    The index of ``x.rec`` is ``x.idx``, ``x.index``, ``x.rec.idx`` or ``x.rec.index``; ``names`` are the names in the
+    folder. Each line has two integers, with the offset in ``column``: 1 for MXNet (``key offset``), 0 for DALI and the
+    package tfrecord (``offset size``).
     """
     stem = file.name.rpartition(".")[0] or file.name
     found = [
@@ -165,12 +165,12 @@ def indexed_samples(
     column: int,
     empty: list[str],
 ) -> Iterator[SourceSample]:
-    """Yield the samples of record files, in order. If a file has an index, reading continues after a damaged record.
+    """Yield the samples of record files in order. If a file has an index, reading continues after a damaged record.
 
     Args:
-        location: the source. Indexes lie beside its files.
+        location: the source, which has the indexes beside its files.
         reader: function that takes an open file and returns the function that reads the file's records.
-        column: position of the offset in a line of an index, see :func:`read_offsets`.
+        column: position of the offset in a line of an index, 0 or 1.
         empty: list to which the names of files without records are added.
     """
     names = names_beside(location)

@@ -24,18 +24,16 @@ _REMOTE_WINDOW = 8 << 20
 
 
 class SourceFile(AbstractContextManager["SourceFile"]):
-    """Open file of a source. Sizes that the file states are not trusted: reading beyond its end raises Truncated.
+    """Open file of a source, whose stated sizes are not trusted: reading beyond its end raises Truncated.
 
     Args:
         where: the file. Opening raises Damage if the file cannot be opened.
-        window: smallest number of bytes to read at a time; 0 for a size that suits small sequential reads.
-        version: version that the file had when it was listed; opening another version raises Changed. Empty if any
-            version will do.
+        window: smallest number of bytes read at a time; 0 suits small sequential reads.
+        version: version of the file when it was listed; opening another version raises Changed. Empty for any version.
 
     Attributes:
-        path, printable_path: path of the file or URL of the object, and the same path or URL in printable form, for
-            messages.
-        version: version of the open file; inputs state it if their offsets were read from the file.
+        path, printable_path: path or URL of the file, and its printable form for messages.
+        version: version of the open file, for inputs whose offsets were read from it.
     """
 
     def __init__(self, where: Where, *, window: int = 0, version: str = "") -> None:
@@ -133,9 +131,9 @@ def printable(name: str) -> str:
 
 
 def visible_entries(folder: Location) -> list[Entry]:
-    """Return the entries of a folder that are not hidden, sorted by name.
+    """Return a folder's entries that are not hidden, sorted by name.
 
-    Raise NotADataset if the path does not exist, UsageError if it is a file.
+    Raise NotADataset if the folder does not exist, UsageError if it is a file.
     """
     return [entry for entry in folder.entries() if not entry.name.startswith(".")]
 
@@ -145,10 +143,10 @@ _HUB_SNAPSHOT = re.compile(r"(.*/datasets--[^/]+--[^/]+)/snapshots/[^/]+(?:/|$)"
 
 
 def named_file(folder: Location, name: object) -> Location:
-    """Locate the file ``name``, relative to ``folder``; raise UsageError if the file lies outside the folder.
+    """Locate the file ``name`` relative to ``folder``; raise UsageError if the file lies outside ``folder``.
 
-    Tables, indexes and annotations are not trusted. No absolute name, ``..`` or symbolic link may lead out of the
-    folder, except from a download by Hugging Face, whose snapshot links to files elsewhere.
+    The name comes from a table, index or annotation, which is not trusted. So no absolute name, ``..`` or symbolic link
+    may lead out of the folder, except links of a Hugging Face snapshot.
     """
     if not isinstance(name, str) or not name or "\0" in name:
         raise UsageError(f"{name!r} is not the name of a file; give a path in {folder}")
@@ -162,9 +160,9 @@ def named_file(folder: Location, name: object) -> Location:
 
 
 def is_inside(folder: str, path: str) -> bool:
-    """Return whether a local path lies below a folder after all links are followed; the file need not exist.
+    """Return whether a local path lies below a folder after links are followed; the file need not exist.
 
-    Files to which a Hugging Face snapshot links count as below the snapshot's folder.
+    Files to which a Hugging Face snapshot links count as below its folder.
     """
     parent, _, last = path.rpartition("/")
     real = os.path.realpath(path) if last in ("", ".", "..") else f"{_real_folder(parent or '/')}/{last}"
@@ -174,9 +172,9 @@ def is_inside(folder: str, path: str) -> bool:
 
 
 def _hub_files(folder: str) -> list[str]:
-    """Return the folder into which a Hugging Face snapshot links, as a list of one path; [] for any other folder.
+    """Return the folder into which a Hugging Face snapshot links, as a list; [] for any other folder.
 
-    The files of a snapshot ``datasets--OWNER--NAME/snapshots/REVISION`` are links into ``datasets--OWNER--NAME/blobs``.
+    Files in ``datasets--OWNER--NAME/snapshots/REVISION`` are links into ``datasets--OWNER--NAME/blobs``.
     """
     match = _HUB_SNAPSHOT.match(folder)
     return [f"{match[1]}/blobs/"] if match else []

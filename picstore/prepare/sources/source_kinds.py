@@ -37,10 +37,10 @@ class SourceProbe:
     """Location and the names of its entries, listed without reading any file.
 
     Attributes:
-        location: a file or folder, local or in an object store.
+        location: file or folder, local or in an object store.
         is_folder: whether the location is a folder; False also if nothing exists there.
-        folders: sorted names of the sub-folders.
-        files: sorted names of all other entries directly in the folder.
+        folders: names of the sub-folders, sorted.
+        files: names of the folder's other entries, sorted.
     """
 
     location: Location
@@ -85,19 +85,19 @@ def local_path(location: Location) -> Path:
 
 @dataclass(frozen=True)
 class SourceFormat:
-    """Kind of source. An entry point of the group ``picstore.sources`` is a SourceFormat or a ``list_inputs`` function.
+    """Kind of source. An entry point in ``picstore.sources`` is a SourceFormat or a ``list_inputs`` function.
 
     Attributes:
         list_inputs: function that lists a path, with options as keywords. It raises NotADataset if the path cannot be
-            read; UsageError if the path is of another kind or an option has a wrong value; Damage; MissingDependency.
-        options: names of the options that ``list_inputs`` takes.
-        recognizes: function that tells ``--source auto`` whether a location is of this kind; None if ``auto`` never
-            chooses the kind.
-        object_stores: whether ``list_inputs`` takes a :class:`Location`, local or in a store; if not, it takes a local
-            path.
-        takes_engine: whether ``list_inputs`` takes the keyword ``engine``, which runs tasks that list large sources.
-        takes_maps: whether ``list_inputs`` takes the keyword ``maps``, names of fields to keep as attachments, even if
-            it otherwise leaves out fields of their type.
+            read, UsageError if the path is of another kind or an option is wrong, Damage, or MissingDependency.
+        options: names of the options of ``list_inputs``.
+        recognizes: function that returns whether a location is of this kind; None if ``--source auto`` never chooses
+            the kind.
+        object_stores: whether ``list_inputs`` takes a :class:`Location`, which may be in an object store, rather than a
+            local path.
+        takes_engine: whether ``list_inputs`` takes ``engine``, which lists large sources in other processes.
+        takes_maps: whether ``list_inputs`` takes ``maps``: names of fields to keep as attachments, even if others of
+            their type are left out.
     """
 
     list_inputs: Callable[..., Listing]

@@ -35,10 +35,10 @@ def split_of_word(word: str) -> str | None:
 
 
 def split_of_name(name: str) -> str | None:
-    """Return the split for which a word of a name stands, as in ``mnist-train.tfrecord``; None if no word does.
+    """Return the split that a word of a name states, as in ``mnist-train.tfrecord``; None if no word does.
 
-    Any character except letters and digits separates words. If several words stand for splits, the first component of
-    the name (between slashes) that has one decides; within it, the last word.
+    Words consist of letters and digits. Of several words that state a split, the last one in the first path component
+    with such a word decides.
     """
     for part in name.split("/"):
         for token in reversed(_TOKENS.split(part.lower())):
@@ -54,9 +54,10 @@ def without_split(name: str) -> str:
 
 
 def choose_split(items: Sequence[T], name: Callable[[T], str], split: str | None, where: object) -> list[T]:
-    """Return the items, such as shards, that belong to ``split``; all items if ``split`` is None or ALL.
+    """Return the items, such as shards, of ``split``; all items if ``split`` is None or ``ALL``.
 
-    Raise UsageError if ``split`` is None and items belong to several splits, or if no item belongs to ``split``.
+    Raise UsageError, which names ``where``, if no item belongs to ``split``, or if ``split`` is None and items belong
+    to several splits.
     """
     names = [name(item) for item in items]
     found = [split_of_name(each) for each in names]

@@ -62,13 +62,12 @@ def list_table(
     label_field: str | None = None,
     engine: Engine | None = None,
 ) -> Listing:
-    """List the rows of a table in order. Labels are integers, or names numbered by sorted name; an empty label is −1.
+    """List a table's rows in order. Labels are integers, or names numbered by sorted name; an empty label is −1.
 
-    In JSON Lines, an object in the column ``extra`` becomes the extra itself, and an object in ``attachments`` maps
-    names to paths. `picstore export --format folder` writes such a table.
+    In JSON Lines, an object in the column ``extra`` becomes the extra, and an object in ``attachments`` maps names to
+    paths.
 
-    The first line of a CSV has the names of the columns. Paths are relative to ``root``, by default the folder of the
-    table.
+    The first line of a CSV names the columns. Paths are relative to ``root``, by default the table's folder.
     """
     require_text(location)
     base = location.parent if root is None else locate(root)
@@ -90,8 +89,8 @@ def list_table(
 def list_paths(location: Location, *, root: Where | None = None) -> Listing:
     """List the images of a text file whose lines are ``path label``.
 
-    Paths may contain spaces, and are relative to ``root``, by default the folder of the list. Labels are integers, or
-    names, which ``--classes`` must number. A line without a label becomes an input that fails.
+    Paths may contain spaces, and are relative to ``root``, by default the list's folder. Labels are integers, or names,
+    which ``--classes`` must number. A line without a label becomes an input that fails.
     """
     require_text(location)
     base = location.parent if root is None else locate(root)
@@ -101,14 +100,14 @@ def list_paths(location: Location, *, root: Where | None = None) -> Listing:
 
 @dataclass(frozen=True, slots=True)
 class _CsvPart:
-    """Consecutive lines of a CSV, to be listed by a task.
+    """Consecutive lines of a CSV.
 
     Attributes:
-        bounds: offsets in the file of the part's first byte and its end.
+        bounds: byte range in the file: start and end.
         lines: number of lines before the part.
-        names: names of the columns; None if the part's first row is the header.
-        fields: columns of image and label; a column is None unless the user named it.
-        data: bytes of the part if the part is the whole file; else None.
+        names: names of the columns; None if the first row has them.
+        fields: columns of image and label that the user named; else None.
+        data: bytes of the lines if they are the whole file; else None.
     """
 
     table: Location
@@ -246,10 +245,10 @@ def _attachments(row: dict[str, Any], root: Location, row_name: str) -> tuple[tu
 
 
 def require_integers(listing: Listing, location: Location) -> Listing:
-    """Replace each label name such as "3" by the integer; an input with another label name gets a ``problem``.
+    """Replace class names such as "3" by integers; an input with any other class name gets a ``problem``.
 
-    Raise UsageError if at least half of the labeled inputs have names that are not integers; a file for ``--classes``
-    must then number the names.
+    Raise UsageError if at least half of the labeled inputs have names that are not integers, because ``--classes`` must
+    then number the names.
     """
     names = listing.classes
     found = [number_of_text(name) for name in names]

@@ -44,12 +44,11 @@ _COMPRESSED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda")  # first byte
 def list_tfrecord(
     location: Location, *, image_field: str | None = None, label_field: str | None = None, split: str | None = None
 ) -> Listing:
-    """List every example of a file, of a folder's ``*.tfrecord`` or ``x-00000-of-00128`` files, or of a brace pattern.
+    """List every example of a file, of a folder's ``*.tfrecord`` or ``x-00000-of-00128``, or of files named by braces.
 
-    Features of integers, floats and strings become the extra, several values of a feature as a list; other bytes are
-    left out. Listing checks the CRC of each record's length; reading an image checks the CRC of its record's data. An
-    example without an image becomes an input that fails. Raise UsageError if none of the first 1,000 examples has an
-    image.
+    Integers, floats and strings become the extra, several values of a feature as a list; other bytes are left out.
+    Listing checks the CRC of each record's length; reading an image checks that of its record's data. An example
+    without an image becomes an input that fails. Raise UsageError if none of the first 1,000 examples has an image.
     """
     files = _files(location, split)
     skipped, empty, unclear = SkippedFields(), list[str](), list[UsageError]()

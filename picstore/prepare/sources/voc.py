@@ -52,11 +52,11 @@ class _Object:
 
 @dataclass(frozen=True, slots=True)
 class _Annotation:
-    """Content of one XML file.
+    """Content of a VOC annotation, an XML file.
 
     Attributes:
-        size: width and height; None if the file does not state them.
-        from_zero: whether the file states that Label Studio wrote it, which counts pixels from 0.
+        size: width and height in pixels; None if not stated.
+        from_zero: whether Label Studio wrote the file, which counts pixels from 0.
     """
 
     size: tuple[int, int] | None = None
@@ -69,9 +69,9 @@ class _Layout:
     """Files of a VOC source.
 
     Attributes:
-        images, annotations: files by stem; images may lack annotations, and annotations may lack images.
-        masks: for each attachment name, the files of segmentations by stem.
-        other: names of the files that are neither images nor annotations.
+        images, annotations: files by stem; a stem may be in only one of them.
+        masks: files of segmentations by stem, for each attachment's name.
+        other: names of all other files.
     """
 
     images: Files
@@ -83,12 +83,11 @@ class _Layout:
 def list_voc(folder: Location, *, split: str | None = None) -> Listing:
     """List the images sorted by name, with label −1 and the objects of their annotations in the extra.
 
-    Classes are the sorted names of all objects. The devkit counts pixels from 1 and states a box's first and last
-    pixel, so an ``xmin`` of 1 is the image's left edge. If any box begins below 1, or Label Studio wrote a file, pixels
-    of all boxes count from 0.
+    Classes are the sorted names of all objects. Boxes state their first and last pixel, counted from 1, so an ``xmin``
+    of 1 is the image's left edge. If any box begins below 1, or Label Studio wrote a file, all pixels count from 0.
 
     Args:
-        folder: folder that has the devkit's layout, or XML files beside the images.
+        folder: folder with the VOC devkit's layout, or with XML files beside the images.
         split: name of a list in ``ImageSets``; ``"all"`` for all images.
     """
     layout = _find_files(folder)
@@ -199,9 +198,9 @@ def _input(folder: Location, layout: _Layout, stem: str) -> Input:
 
 
 def _finish(one: Input, labels: Sequence[int], origin: int, notes: Counter[str]) -> Input:
-    """Return an input with final class numbers, and with boxes clipped to the image.
+    """Return an input with its boxes clipped to the image, and class k replaced by ``labels[k]``.
 
-    Coordinates count from ``origin``, 0 or 1, in the file, and from 0 in the result.
+    File coordinates count from ``origin``, 0 or 1; the result's count from 0.
     """
     if not one.extra:
         return one

@@ -61,15 +61,15 @@ def list_webdataset(
     maps: Sequence[str] = (),
     engine: Engine | None = None,
 ) -> Listing:
-    """List the samples of a tar, of all tars in a folder, or of tars named by braces (``train-{000..146}.tar``).
+    """List the samples of a tar, of a folder's tars, or of tars named by braces (``train-{000..146}.tar``).
 
-    A sample's image is its field ``image_field``, by default its first field with an image. Further images, fields
-    .bin, and the fields in ``maps`` become attachments; the attachment of ``seg.png`` is called ``seg``. The label is
-    ``cls``, or else ``label``, ``class``, … of the JSON. If no sample has a label, the folders in the tars are classes.
-    JSON objects and texts become the extra; all other fields, pickles among them, are skipped.
+    A sample's image is its field ``image_field``, by default its first image. Further images, fields ``.bin`` and those
+    in ``maps`` become attachments; that of ``seg.png`` is called ``seg``. The label is ``cls``, or else ``label``,
+    ``class``, … of the JSON. If no sample has a label, the folders in the tars are classes. JSON objects and texts
+    become the extra; all other fields are skipped.
 
-    A sample with two fields whose names are equal or differ only in case fails: each of its images becomes an input
-    with this problem.
+    If two fields of a sample have equal names, or names that differ only in case, each of its images becomes an input
+    that fails.
     """
     files = shard_files(location, ".tar", split=ALL)
     in_folders = split not in (None, ALL) and not any(split_of_name(file.name) for file in files)
@@ -116,14 +116,14 @@ def _further_images(notes: Notes) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Tar:
-    """Task to list the samples of one tar of a source.
+    """Tar of a source, and what is needed to list its samples.
 
     Attributes:
-        image_field, label_field: fields that the user named; None if the user named none.
+        image_field, label_field: fields that the user named, or None.
         maps: names of attachments that are maps.
-        split: split that the user named, if it is to be found among folders in the tars; only its folders are read.
-        count: number of samples, if an index file for all tars states it.
-        index: file that states the number of this tar's samples.
+        split: split whose folders in the tar are listed; None for all folders.
+        count: number of samples by an index file of all tars, or None.
+        index: file that states the number of samples of this tar, or None.
     """
 
     location: Location
@@ -262,7 +262,7 @@ def recognizes(probe: SourceProbe) -> bool:
 
 
 def _has_pairs(tar: Location) -> bool:
-    """Return whether members near a tar's start share a key, as in WebDatasets, or lie in folders.
+    """Return whether files near a tar's start lie in folders, or share a name but for suffixes, as in WebDatasets.
 
     A single folder that has the tar's name does not count.
     """

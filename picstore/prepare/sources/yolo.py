@@ -45,10 +45,10 @@ _LINE = re.compile(rb"\s*\d+(\.0*)?(\s+-?[\d.]+(e[+-]?\d+)?){4,}\s*", re.IGNOREC
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Folder of images and folder of label files, which may be the same folder.
+    """Folder of images, and folder of label files; both may be the same.
 
     Attributes:
-        image_prefix, label_prefix: prefix of the name of an input from folder ``images``, and from folder ``labels``.
+        image_prefix, label_prefix: prefix of the names of inputs from each folder.
     """
 
     images: Location
@@ -73,9 +73,9 @@ class _Pair:
 def list_yolo(folder: Location, *, split: str | None = None) -> Listing:
     """List the images sorted by name, with label −1 and the objects of their label files in the extra.
 
-    Class names come from ``data.yaml``, ``obj.names`` or ``classes.txt``; without such a file, classes have only
-    numbers. ``split`` is the name of a folder of images, or of a list such as ``train.txt``; ``"all"`` stands for all
-    images. Raise MissingDependency if there is a data.yaml, and PyYAML is not installed.
+    Class names come from ``data.yaml``, ``obj.names`` or ``classes.txt``; without them classes have only numbers.
+    ``split`` names a folder of images, or a list such as ``train.txt``; ``"all"`` stands for all images. Raise
+    MissingDependency if there is a ``data.yaml`` but PyYAML is not installed.
     """
     trees, lists = _find_trees(folder), dict[str, Location]()
     if not trees:

@@ -31,10 +31,10 @@ class Meaning:
 
 
 def parse_labels(text: str, meaning: Meaning) -> dict[str, Any]:
-    """Parse a label file to target fields, with coordinates from 0 to 1; leave out boxes without area.
+    """Parse a label file to target fields with coordinates from 0 to 1; leave out boxes without area.
 
-    The result's ``without_area`` is the number of boxes left out. Raise ValueError, which names the line, if a line
-    breaks the format.
+    ``without_area`` in the result counts boxes left out. Raise ValueError, which names the line, if a line breaks the
+    format.
     """
     found: dict[str, Any] = {"boxes": [], "box_labels": [], "polygons": [], "keypoints": [], "without_area": 0}
     for number, line in enumerate(text.splitlines(), start=1):
