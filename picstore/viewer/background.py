@@ -16,11 +16,12 @@ IDLE, RUNNING, DONE, CANCELLED, FAILED = "idle", "running", "done", "cancelled",
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report on the progress of background work.
+    """Progress of background work.
 
     Attributes:
         state: one of IDLE, RUNNING, DONE, CANCELLED and FAILED.
-        total, done: number of records to process, and number of records processed.
+        total: number of records to process.
+        done: number of records processed.
         problem: reason why the work failed, or an empty string.
     """
 
@@ -38,9 +39,9 @@ ending = threading.Event()  # set when the interpreter ends; long work then stop
 
 
 def start_thread(run: Callable[[], object]) -> None:
-    """Call a function in a daemon thread, for whose end the interpreter waits before it ends.
+    """Call a function in a daemon thread, and make the interpreter's exit wait for the thread.
 
-    Without this wait, Python would end the thread inside C++, such as LLVM, which aborts the process.
+    Without the wait, Python would end the thread within C++ code such as LLVM, which aborts the process.
     """
     thread = threading.Thread(target=run, daemon=True)
     _threads.add(thread)
@@ -59,11 +60,11 @@ class _Cancelled(PicstoreError):
 
 
 class Background(Generic[R]):
-    """Runner of work in a background thread; the work reports its progress here. Threads may share this object.
+    """Runner of work in a background thread, with the work's report. Threads may share this object.
 
     Args:
-        name: name of the work, for the error message if it is started while it runs.
-        idle: report to show before the work is first started.
+        name: name of the work in the error message when it is started while it runs.
+        idle: report before the work is first started.
     """
 
     def __init__(self, name: str, idle: R) -> None:

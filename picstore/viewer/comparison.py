@@ -39,8 +39,8 @@ class Report(background.Report):
 
     Attributes:
         shared, repeated, other_repeated: see :class:`picstore.results.SharedImages`.
-        differing: number of all pairs of images whose class names in the two datasets differ.
-        pairs: at most 300 pairs of images: pairs of different classes, then pairs of one class, each by distance.
+        differing: number of pairs of images whose class names in the two datasets differ.
+        pairs: at most 300 pairs of images: those of differing classes by distance, then the others by distance.
     """
 
     shared: int = 0

@@ -101,12 +101,12 @@ def tiles_of(record: Record) -> dict[str, Any] | None:
 
 
 def find_place(dataset: Dataset, position: int) -> dict[str, Any]:
-    """Return where a record is stored, from tables of the dataset and without reading the record's image.
+    """Return where a record is stored, without reading its image.
 
     Returns:
         File, offset, size and CRC-32C of the image; index of the container in the dataset, and of the record in the
-        container; a list of all containers of the file, and a list of all images of the container. Both lists are
-        sorted by offset; in each, ``chosen`` is true for the element that belongs to the record.
+        container; a list of the file's containers, and a list of the container's images. Both lists are sorted by
+        offset; ``chosen`` is true for the record's container and image.
     """
     (number,), (k,) = (each.tolist() for each in dataset.live.find(np.array([position])))
     container = dataset.containers.index(number)

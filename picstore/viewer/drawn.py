@@ -40,14 +40,15 @@ def draw_views(
 ) -> Drawn:
     """Describe the augmented images of some records of a batch.
 
-    A slot is a record's number in the batch; a group has one or more views (images) of each record. The result is
-    sorted by slot, then by group, then by view.
+    A slot is a record's index in the batch; a group has one or more views (images) of each record. The result is sorted
+    by slot, then by group, then by view.
 
     Args:
         images: arrays (3, H, W), normalized or not, for each group, view and slot.
-        host: the batch, which holds ids and labels of the records.
-        params: parameters that the transforms drew, for each group of views; ``output`` names these groups.
-        slots: slots whose images to describe, in all their views.
+        host: the batch, with the records' ids and labels.
+        params: parameters that the transforms drew for each group.
+        output: names of the groups.
+        slots: slots whose images to describe.
     """
     made, pixels = [], []
     for slot in slots:
@@ -122,7 +123,7 @@ def offered_recipes(given: str | None) -> list[dict[str, str]]:
 
 
 def draw_epochs(dataset: Dataset, recipe: Recipe, position: int, *, seed: int, epochs: Sequence[int]) -> Drawn:
-    """Draw the images that a loader with this seed makes from one record in each of several epochs.
+    """Draw the images that a loader with ``seed`` makes from one record in several epochs.
 
     Transforms of whole batches, such as MixUp, are left out. Raise UsageError if a transform rejects the image, and
     Damage if the image is damaged.

@@ -28,7 +28,7 @@ class Report(background.Report):
 
     Attributes:
         decode: whether images are decoded too.
-        verified: UUID of the version of the dataset that was verified; an empty string before the end.
+        verified: UUID of the verified version of the dataset; an empty string until the verification has ended.
     """
 
     decode: bool = False

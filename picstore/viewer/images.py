@@ -90,10 +90,10 @@ def _load_kernels() -> None:
 def thumbnail(record: Record, name: str, size: int) -> Picture:
     """Return a reduced picture of an image, with at least ``size`` pixels on the longer side if the image has them.
 
-    A large JPEG is decoded at 1/8, 1/4 or 1/2 size. Raise ImageError if the image does not decode or is too large.
+    A large JPEG is decoded at 1/8, 1/4 or 1/2 size. Raise ImageError if the image cannot be decoded or is too large.
 
     Args:
-        name: name of the image's file, if the image is not an upright JPEG.
+        name: name of the image's file if ``record.info.foreign``, otherwise unused.
     """
     longer = max(record.width, record.height)
     if record.info.foreign:
@@ -112,7 +112,7 @@ def whole(record: Record, name: str) -> Picture:
 
 
 def crop(record: Record, name: str, box: Box) -> Picture:
-    """Decode only the tiles that a box of an image touches, and return the box as PNG, reduced in size if large.
+    """Decode only the tiles that a box of an image touches, and return the box as PNG; a large box is reduced.
 
     Raises:
         UsageError: the box is empty or not within the image.
@@ -129,11 +129,11 @@ def crop(record: Record, name: str, box: Box) -> Picture:
 
 
 def measure_cut(record: Record, box: Box) -> dict[str, Any]:
-    """Cut a box out of a JPEG without decoding, and return sizes of the result; errors are those of :func:`crop`.
+    """Cut a box out of a JPEG without decoding, and measure the cut; errors are those of :func:`crop`.
 
     Returns:
-        Sizes in bytes of the cut JPEG (``bytes``) and of the whole JPEG (``of``); numbers of restart tiles in both
-        (``tiles``, ``of_tiles``); and ``rect``, the left, top, width and height of the cut in pixels of the image.
+        Sizes in bytes of the cut JPEG (``bytes``) and of the whole JPEG (``of``); their numbers of restart tiles
+        (``tiles``, ``of_tiles``); and ``rect``, the cut's left, top, width and height in pixels of the image.
     """
     load_kernels()
     stream, (x, y) = picstore.cut(record.jpeg, _checked_box(record, box))
@@ -194,10 +194,10 @@ def _encode(pixels: U8, media_type: str = JPEG) -> Picture:
 
 
 def _decode_foreign(record: Record, name: str, resize: Size | None = None) -> U8:
-    """Decode an indexed image that is not an upright JPEG, as ``picstore convert`` would decode it.
+    """Decode an indexed image that is rotated by EXIF or not a JPEG, as ``picstore convert`` would decode it.
 
-    A separate process decodes it, because some decoders hold the GIL, which other requests and signal handlers need.
-    Raise ImageError if the image cannot be decoded or is too large.
+    A separate process decodes, because some decoders hold the GIL, which other requests and signal handlers need. Raise
+    ImageError if the image cannot be decoded or is too large.
     """
     pixels = record.width * record.height
     with _decoding.take(pixels):

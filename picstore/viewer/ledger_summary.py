@@ -72,9 +72,9 @@ def summarize_ledger(dataset: Dataset) -> LedgerSummary:
 
 
 def read_input(folder: Path, name: str) -> Picture:
-    """Read the file of an input for the browser. A browser may show a part of a picture that picstore rejected.
+    """Read the picture ``name``, an input, for a browser, which may show even a picture that picstore rejected.
 
-    Raise UsageError if ``folder`` has no such file; a ledger from elsewhere may name files outside of the folder.
+    Raise UsageError if the file is not within ``folder``, because a ledger from elsewhere may name any file.
     """
     media_type, _ = mimetypes.guess_type(name)
     try:

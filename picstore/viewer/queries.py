@@ -22,10 +22,10 @@ _INTEGER = re.compile(rf"-?[0-9]{{1,{_MAX_DIGITS}}}")
 
 
 class Query:
-    """Parameters of a request by name; methods convert a value, and raise UsageError if its type or range is wrong.
+    """Parameters of a request by name. Methods convert a value, and raise UsageError if its type or range is wrong.
 
     Attributes:
-        gone: event that is set when the client has disconnected and so no longer waits for the answer.
+        gone: event that is set when the client has disconnected.
     """
 
     def __init__(self, values: Mapping[str, str], gone: threading.Event | None = None) -> None:
@@ -98,8 +98,8 @@ class Filter:
     Attributes:
         labels, samplings: allowed labels and allowed chroma samplings of a record.
         ids: allowed ids, as ranges that include both ends.
-        ranges: for a numeric column its name, and the least and the greatest allowed value, each None for no limit.
-        text: text that the class name, a string in a column or the extra must contain; case is ignored.
+        ranges: (name, minimum, maximum) of numeric columns; None for no limit.
+        text: text that must occur in the class name, in a string column or in the extra; case is ignored.
         where: condition on the record's columns, in SQL.
     """
 
@@ -117,7 +117,7 @@ class Filter:
 def parse_filter(text: str) -> Filter:
     """Parse a filter as the page sends it: a JSON object whose members are attributes of :class:`Filter`.
 
-    ``ids`` is a string such as ``"7, 100-200"``, and ``ranges`` an object with ``[least, greatest]`` by column.
+    ``ids`` is a string such as ``"7, 100-200"``; ``ranges`` is an object that maps columns to ``[minimum, maximum]``.
 
     Raises:
         UsageError: the text is not such an object, or a member has an invalid value.

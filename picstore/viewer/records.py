@@ -41,7 +41,7 @@ class Interrupted(UsageError):
 class Records:
     """Records of a dataset, selected by filters; threads may share this object.
 
-    The first filter or histogram reads the record tables of all containers; a page without a filter does not need them.
+    The record tables of all containers are read when a filter or histogram first needs them.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -102,9 +102,9 @@ class Records:
         ]
 
     def histograms(self, chosen: Filter, gone: threading.Event = STAYS) -> list[Histogram]:
-        """Return histograms of classes, samplings and numeric columns, of all records and of a filter's matches.
+        """Return histograms of classes, samplings and numeric columns, for all records and for a filter's matches.
 
-        Bins are computed from all records, so that they do not change with the filter.
+        The bins do not depend on the filter.
         """
         positions = self._positions(chosen, gone) if chosen else None
         with self._lock:
@@ -143,7 +143,7 @@ class Records:
     def _positions(self, chosen: Filter, gone: threading.Event) -> Array:
         """Return the positions of all records that match a filter.
 
-        Of several requests at a time with the same filter, only the first one searches; the others wait for its result.
+        Of simultaneous requests with one filter, only the first searches; the others wait for its result.
         """
         while True:
             # The key of a filter with a text includes the number of containers whose extras were read, because more
@@ -234,11 +234,11 @@ class Records:
 
 
 def evaluate(table: RecordTable, text: str, *, gone: threading.Event, seconds: float | None = None) -> Bools:
-    """Return which records meet a condition, as ``table.where`` does, if the client stays and the time suffices.
+    """Return which records meet a condition, as ``table.where`` does, within a limited time.
 
     Args:
         gone: event that is set when no client waits for the result any more.
-        seconds: largest number of seconds that the evaluation may take; SECONDS by default.
+        seconds: maximum time that the evaluation may take; SECONDS by default.
 
     Raises:
         Interrupted: the client has disconnected.

@@ -27,7 +27,7 @@ _MAX_EPOCHS = 1000
 class Run:
     """Options of a training run's Loader that determine its batches.
 
-    Names and meanings are those of the Loader's arguments. A ``global_batch_size`` other than 0 replaces
+    The attributes are the Loader's arguments of the same names. A ``global_batch_size`` other than 0 replaces
     ``batch_size``; ``lanes`` of 0 stands for the Loader's default.
     """
 
@@ -102,7 +102,7 @@ class Replay:
         )
 
     def draw(self, run: Run, epoch: int, step: int, *, first: int = 0) -> Drawn:
-        """Build the batch of a step, and return the images of up to 64 of its records, skipping the ``first`` records.
+        """Build the batch of a step, and return the images of up to 64 of its records, from index ``first`` on.
 
         Raises:
             UsageError: the epoch has no such step, or the options contradict each other.
@@ -126,7 +126,7 @@ class Replay:
     def steps_of(self, run: Run, position: int, *, first: int, epochs: int) -> list[dict[str, Any]]:
         """Return, for each epoch, the places where the run draws a record: rank, step, and slot (index in the batch).
 
-        The list of an epoch is empty if the epoch skips the record, and has several places if the epoch repeats it.
+        An epoch has no place if it skips the record, and several places if it repeats the record.
         """
         order, last = self.loader(run).order, first + min(epochs, _MAX_EPOCHS)
         length, drawn = order.length(first), drawn_samples(order, [self._dataset.live])
@@ -139,7 +139,7 @@ class Replay:
     def position(self, run: Run, state: Mapping[str, Any]) -> tuple[int, int]:
         """Return epoch and step of the last batch that was delivered before ``state`` was saved; (0, 0) if none was.
 
-        Raise UsageError if the state does not fit the dataset or the options ``run``.
+        Raise UsageError if the state does not fit the dataset or ``run``.
         """
         epoch, batch = self.loader(run).position_of(state)
         if batch:

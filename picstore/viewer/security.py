@@ -62,8 +62,8 @@ def new_token() -> str:
 def redirecting_file(address: str) -> Iterator[str]:
     """Write a file that redirects a browser to an address, and yield the file's URL; remove the file at the end.
 
-    The browser is started with this URL, not with the secret address, because all users can see the arguments of a
-    process. The folder has mode 0700, so only this user can open the file.
+    A browser is started with the file's URL, not with the secret address, because all users can see a process's
+    arguments. Only this user can open the file, because its folder has mode 0700.
     """
     with tempfile.TemporaryDirectory(prefix="picstore-view-") as folder:
         file = Path(folder) / "open.html"
@@ -136,10 +136,9 @@ def is_local(host: str) -> bool:
 class Connections:
     """Open connections of the server, limited in number and waiting time because any user of the machine can open them.
 
-    A connection on which no request is completed for some seconds is ended, whatever bytes the client has sent. If
-    there are too many connections, a new connection ends the one that has waited longest, so that waiting connections
-    cannot keep a client out. This object wraps the server's ASGI application, to know when a connection has a request.
-    It also wraps the protocols of the connections, to know when they begin and end.
+    A connection on which no request is completed for ``seconds`` is ended, whatever bytes the client has sent. If
+    ``most`` connections are open, a new one ends the one that has waited longest, so that waiting connections cannot
+    keep a client out.
     """
 
     def __init__(self, app: ASGIApp, *, most: int = _MOST, seconds: float = _SECONDS) -> None:

@@ -97,8 +97,8 @@ class Page:
         embed: whether pages of this machine, such as notebooks, may show the page in a frame.
 
     Attributes:
-        shown: path or URL and number of images of each dataset on the page.
-        address: URL of the page; whoever knows the URL can see the dataset.
+        shown: path or URL of each dataset on the page, with its number of images.
+        address: URL of the page; whoever knows it can see the dataset.
     """
 
     def __init__(self, session: Session, *, port: int, embed: bool) -> None:
@@ -142,7 +142,7 @@ class Page:
     def serve(self) -> int:
         """Answer requests until SIGINT or SIGTERM is received; return the number of the signal.
 
-        Threads may still be busy then; :func:`end_by` ends the process without waiting for them.
+        Threads may then still be busy; :func:`end_by` ends the process without waiting for them.
         """
         # On a signal, Python's handler in C writes the signal's number to this socket at once, whatever the main thread
         # does; a handler in Python would run only when the main thread executes Python code again.

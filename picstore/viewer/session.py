@@ -41,14 +41,14 @@ class Kept(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Dataset of a page, with its filtered records and objects that are created when a request first needs them.
+    """Dataset of a page, with objects that are created when a request first needs them.
 
     Attributes:
         recipe: value of ``--recipe``; None if it was not given.
         state: state of a training run's Loader; None if it was not given.
         inputs: folder of the inputs that were converted; None if it was not given.
-        other: session of the second dataset; None if there is one dataset.
-        kept: images of the recipes and batches that were requested last.
+        other: session of the second dataset; None if there is only one.
+        kept: images of the recipes and batches requested last.
     """
 
     records: Records

@@ -65,9 +65,9 @@ TRANSFORMS: Mapping[str, Any] = {
 
 
 def transform_from_config(table: Mapping[str, Any]) -> Any:
-    """Build a transform from a configuration table, which holds its ``name`` and its arguments.
+    """Build a transform from a configuration table with its ``name`` and its arguments.
 
-    The argument ``transforms`` of a choice is a list of such tables.
+    The argument ``transforms`` of a choice, such as RandomApply, is a list of tables.
 
     Raises:
         UsageError: the name is unknown, or the transform does not take the arguments.
@@ -86,12 +86,12 @@ def transform_from_config(table: Mapping[str, Any]) -> Any:
 
 @dataclass
 class Steps:
-    """Translation of a list of transforms to picstore's transforms; the attributes describe what is translated so far.
+    """Translation of a list of transforms to picstore's transforms, as far as the list has been translated.
 
     Attributes:
         steps: picstore's transforms, and callables.
         dtype: name of the float dtype to which the list converts images; None for bytes.
-        _unit: whether the next transform of the list takes levels of 0 … 1 and not of 0 … 255.
+        _unit: whether the list's next transform takes levels of 0 … 1, not 0 … 255.
         _normalized: whether ``steps`` has ``Normalize``.
         _called: whether ``steps`` has a callable.
     """
@@ -177,9 +177,9 @@ class Steps:
         return _levels(value, f"{name}: {parameter}", whole=parameter == "fill")
 
     def _choice(self, transform: Any, choice: str) -> Any:
-        """Translate a transform held by a choice of torchvision, such as RandomOrder; ``choice`` is the choice's class.
+        """Translate a transform within a torchvision choice of class ``choice``, such as ``"RandomOrder"``.
 
-        If the translation is several transforms, return a RandomApply of all with probability 1.
+        If the translation has several transforms, return a RandomApply of all, with probability 1.
         """
         inner = Steps(_unit=self._unit, _normalized=self._normalized)
         inner.read(transform)

@@ -45,20 +45,19 @@ class Geometry:
 
     Attributes:
         source_size: int64 (n, 2), widths and heights of the images.
-        frame: float64 (n, 2, 3), the parallelogram of the source that becomes the output. Columns: the vector of the
-            upper side, the vector of the left side, and the left top corner, in source pixels. The frame may reach
-            beyond the image.
-        clip: int64 (n, 4), left, top, right, bottom in source pixels. The filter uses only pixels within the clip;
-            pixels in the clip but outside of the image are ``fill``.
+        frame: float64 (n, 2, 3), the parallelogram of the source that becomes the output. Its columns, in source
+            pixels: vector of the upper side, vector of the left side, left top corner. It may reach beyond the image.
+        clip: int64 (n, 4), left, top, right, bottom in source pixels of the box whose pixels the filter may use; those
+            outside of the image are ``fill``.
         size: int64 (n, 2), widths and heights of the outputs after the transforms so far.
         edges: float64 (n, k, 3), coefficients a, b, c of k half-planes a·x + b·y + c ≥ 0 per image, x and y in source
-            pixels; outside of any half-plane the output is ``fill``. The sum is the distance from the edge, in pixels
-            of the canvas that the edge bounds; the output is blended with the fill over one pixel.
-        interpolation: int64 (n,), code of ``kernels/filters.py`` for the widest filter that any transform asks for,
-            because the whole list of transforms is one resampling.
+            pixels; outside of any half-plane the output is ``fill``. a·x + b·y + c is the distance from the edge in
+            pixels of the canvas that the edge bounds; over one such pixel, the output is blended with the fill.
+        interpolation: int64 (n,), code in ``kernels/filters.py`` of the widest filter of any transform, because all
+            transforms of a list are one resampling.
         antialias: bool (n,), whether the filter is widened if it minifies; the nearest filter never is.
         fill: uint8 (n, 3), the color outside of the image.
-        border: int64 (n,), padding mode of ``padding_and_edges.py``: what the output shows between image and edges.
+        border: int64 (n,), padding mode of ``padding_and_edges.py`` for pixels between the image and the edges.
         boxes: float64 (n, m, 4), boxes of objects in source pixels, padded with NaN; None if no transform needs boxes.
         kept: bool (n, m), False for objects that a transform has dropped; None if ``boxes`` is None.
     """
@@ -95,7 +94,7 @@ class Geometry:
     ) -> Geometry:
         """Return the geometry of images cropped at whole pixels, perhaps mirrored, and resized to ``size``.
 
-        Set the properties ``box``, ``reach`` and ``upright`` too: to compute them would take 60 NumPy operations.
+        The properties ``box``, ``reach`` and ``upright`` are set too, because computing them takes 60 NumPy operations.
         """
         n = len(size)
         made = cls(
@@ -224,8 +223,8 @@ class Geometry:
     def decode_factors(self, gap: float | None) -> I64:
         """Return the factor 1, 2, 4 or 8 by which decoding may divide each image's sides, int64 (n,).
 
-        ``gap`` is the loader's ``reducing_gap``. Decoding at a reduced size averages pixels. The factor is therefore 1
-        for an image that is resampled without antialiasing, and also for an image whose border pixels are repeated.
+        ``gap`` is the loader's ``reducing_gap``. The factor is 1 for an image that is resampled without antialiasing or
+        with repeated border pixels, because decoding at a reduced size averages pixels.
         """
         return decode_factors(np.where(self.minifies & (self.border == CONSTANT), self.shrink, 1.0), gap)
 
@@ -295,7 +294,7 @@ class Geometry:
         return replace(self, border=np.full(len(self.size), border, dtype=np.int64))
 
     def points_to_output(self, slot: int, points: npt.ArrayLike) -> F64:
-        """Map k points (k, 2), x and y in source pixels of image ``slot``, to output pixels, inside or outside of it.
+        """Map k points (k, 2), x and y in source pixels of the image ``slot`` (index), to pixels of its output.
 
         Returns:
             float64 (k, 2); NaN if the image's map is singular.

@@ -22,7 +22,7 @@ class BatchTransform(Value, ABC):
     """Step on the images (N, 3, H, W) and labels of a batch; the base of :class:`MixUp` and :class:`CutMix`.
 
     Attributes:
-        needs_floats: whether the images must be floats. A step that averages needs floats; bytes would be rounded.
+        needs_floats: whether the images must be floats, because the step averages them and would round bytes.
     """
 
     needs_floats = False
@@ -81,10 +81,10 @@ class _Mix(BatchTransform):
 
     @abstractmethod
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
-        """Mix each image with the previous image of the batch; return the mixes, and the image's weight in its mix.
+        """Mix each image with the previous image of the batch; return the mixes, and an image's weight in its mix.
 
-        ``weight`` is the weight that was drawn; the returned weight is greater if CutMix clips its box to the image.
-        ``x`` and ``y`` are uniform random numbers in [0, 1).
+        The weight is ``weight``, or greater if CutMix clips its box to the image. ``x`` and ``y`` are uniform random
+        numbers in [0, 1).
         """
 
     def _soft_labels(self, labels: Tensor) -> Tensor:
@@ -105,15 +105,15 @@ class _Mix(BatchTransform):
 class MixUp(_Mix):
     """Average each image with another image ("mixup", Zhang et al., ICLR 2018). Uses 5 random numbers for each batch.
 
-    Labels become float32 (N, classes). The images must be floats of one size: end the list's color transforms with
-    ``Normalize``, or give the loader a ``dtype``. The weight is one number for each batch, drawn from a symmetric beta
-    distribution. An image is averaged with the previous image of the batch, as in torchvision.
+    The other image is the previous one of the batch, as in torchvision. All images of a batch have the same weight,
+    drawn from a symmetric beta distribution. The images must be floats of one size: end the list's color transforms
+    with ``Normalize``, or give the loader a ``dtype``. Labels become float32 (N, classes), in unmixed batches too.
 
     Args:
         alpha: parameter of the beta distribution, above 0.
-        num_classes: length of a label; by default the number of classes of the dataset.
-        p: probability of mixing a batch; labels of other batches become float32 (N, classes) too.
-        label_smoothing: part of each label that is spread evenly over the classes, before mixing; 0 to below 1.
+        num_classes: length of a label; by default the dataset's number of classes.
+        p: probability of mixing a batch.
+        label_smoothing: part of each label that is spread evenly over the classes before mixing, 0 to below 1.
     """
 
     needs_floats = True
@@ -125,9 +125,9 @@ class MixUp(_Mix):
 class CutMix(_Mix):
     """Paste a box of another image into each image ("CutMix", Yun et al., ICCV 2019). Uses 5 numbers for each batch.
 
-    Arguments and labels: see :class:`MixUp`; images may be uint8. The other image is the previous image of the batch.
-    The box has the same place in all images of a batch; its center is uniform in the image. Before it is clipped to the
-    image, its area is 1 − w of the image's, where w is a weight drawn as MixUp draws it.
+    Arguments, labels and the other image: see :class:`MixUp`; images may be uint8. The box has the same place in all
+    images of a batch; its center is uniform in the image. Before the box is clipped to the image, its area is 1 − w of
+    the image's, where w is drawn as MixUp's weight.
     """
 
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
@@ -142,7 +142,7 @@ class CutMix(_Mix):
 def _average(values: Tensor, weight: float) -> Tensor:
     """Return weight × row + (1 − weight) × previous row, for each image or label (row); round each product and the sum.
 
-    ``add_(alpha=...)`` would fuse product and sum on some devices, and batches would differ between devices.
+    ``add_(alpha=...)`` would fuse product and sum on some devices only, so batches would differ between devices.
     """
     return values.mul(weight).add_(values.roll(1, 0).mul_(1 - weight))
 
@@ -172,7 +172,8 @@ def bind_batch_transforms(
 
     Args:
         classes: number of class names, 0 for none.
-        one_size, floats: whether the images that the first callable gets have one size, and whether they are floats.
+        one_size: whether the images that the first callable gets have one size.
+        floats: whether these images are floats.
         targets: names of the targets that move with the images.
 
     Raises:

@@ -23,10 +23,10 @@ BORDERS = {"constant": CONSTANT, "edge": EDGE, "reflect": REFLECT, "symmetric": 
 
 
 def border_indices(low: int, high: int, extent: int, border: int) -> I64:
-    """Return, for each position from ``low`` to ``high`` − 1 of a padded line, the index of the pixel shown there.
+    """Return the index of the pixel that a padded line shows at each position from ``low`` to ``high`` − 1.
 
-    The line has ``extent`` pixels, from position 0. REFLECT mirrors at the middle of the first or last pixel, SYMMETRIC
-    at that pixel's outer edge.
+    The line has ``extent`` pixels, from position 0. REFLECT mirrors at the middle of the first and last pixel,
+    SYMMETRIC at the pixel's outer edge.
     """
     indices = np.arange(low, high, dtype=np.int64)
     if border == EDGE or extent == 1:
@@ -79,9 +79,9 @@ def open_edges(n: int, count: int) -> F64:
 
 
 def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
-    """Append four half-planes, ``sides()`` (n, 4, 3), to ``edges`` (n, k, 3) of the images with ``chosen``, (n,).
+    """Append the half-planes ``sides()``, (n, 4, 3), to the ``edges``, (n, k, 3), of images with ``chosen``, (n,).
 
-    Other images get four half-planes that hide nothing. If no image is chosen, return ``edges`` unchanged.
+    Images not chosen get half-planes that hide nothing. If no image is chosen, return ``edges`` unchanged.
     """
     if not chosen.any():
         return edges
@@ -89,10 +89,10 @@ def append_edges(edges: F64, chosen: Bools, sides: Callable[[], F64]) -> F64:
 
 
 def edges_on_output(edges: F64, matrix: F64) -> F64:
-    """Return ``Geometry.edges``, half-planes a·x + b·y + c ≥ 0, for x and y in output pixels instead of source pixels.
+    """Convert ``Geometry.edges``, half-planes a·x + b·y + c ≥ 0, from source pixels to output pixels.
 
-    a·x + b·y + c is the distance of (x, y) from the edge. Its unit is a pixel of the canvas that the edge bounds, or an
-    output pixel if that is larger. Over one unit, the output is blended with the fill.
+    In the result, the unit of the distance a·x + b·y + c is a pixel of the canvas that the edge bounds, or an output
+    pixel if that is larger. Over one unit, the output is blended with the fill.
     """
     if not edges.shape[1]:
         return edges

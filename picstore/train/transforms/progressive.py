@@ -15,15 +15,14 @@ from picstore.train.transforms.constructed import Value
 
 
 class Progressive(Value):
-    """Loader ``transform`` with a list of transforms for each stage of a training, given by the stage's first epoch.
+    """Loader ``transform`` with a list of transforms for each stage of a training.
 
     ``Progressive({0: [RandomResizedCrop(128)], 16: [RandomResizedCrop(160)], 32: [RandomResizedCrop(192)]})`` has
-    images of 160 pixels in epochs 16 to 31. Order, batches and random numbers are the same as without stages. The epoch
-    determines the list, so resuming needs nothing more.
+    images of 160 pixels in epochs 16 to 31. Order, batches and random numbers are the same as without stages.
 
     Args:
-        stages: lists of transforms and callables as :class:`picstore.Loader` takes them, or ``Views`` of the same
-            groups, by first epoch; one of the epochs is 0.
+        stages: by each stage's first epoch, one of which is 0, a list of transforms and callables as
+            :class:`picstore.Loader` takes it, or ``Views`` of the same groups.
     """
 
     def __init__(self, stages: Mapping[int, Sequence[Any]]) -> None:

@@ -50,14 +50,14 @@ class Resize(_Resizing):
     Uses no random numbers, or one if an interpolation is drawn.
 
     Args:
-        size: pixels; an int is the shorter side, and the longer side is rounded down. None fits the longer side to
-            ``max_size``.
-        interpolation: "nearest", "box", "bilinear", "bicubic" or "lanczos", torchvision's or Pillow's member of that
-            name, a sequence from which one is drawn for each image, or "random" for bilinear or bicubic. If the
-            transforms of a list differ, the widest filter is used. "nearest" takes the pixel under the center, like
-            torch's "nearest-exact".
-        max_size: maximum length of the longer side, only with an int or None as ``size``.
-        antialias: widen the filter if it minifies; if False in one transform, no filter of the whole list is widened.
+        size: (height, width) in pixels; or the shorter side, with the longer side rounded down; or None, to resize the
+            longer side to ``max_size``.
+        interpolation: "nearest" (torch's "nearest-exact"), "box", "bilinear", "bicubic" or "lanczos"; the member of
+            that name in torchvision's or Pillow's enumeration; a sequence, from which one is drawn for each image; or
+            "random" for bilinear or bicubic. A loader's transforms are one resampling, with the widest of their
+            filters.
+        max_size: maximum length of the longer side in pixels, only with an int or None as ``size``.
+        antialias: whether to widen the filter if it minifies; False in one of a loader's transforms holds for all.
     """
 
     varies_size = False
@@ -112,9 +112,9 @@ class ResizeToCover(_Resizing):
 
 
 class ResizeToSequence(_Resizing):
-    """Resize to as many patches as fit into a sequence, at almost the same aspect ratio, as timm's class of that name.
+    """Resize to as many patches as fit into a sequence, at almost the same aspect ratio, as timm's ResizeToSequence.
 
-    Both sides become multiples of the patch. Uses no random numbers, or one if an interpolation is drawn.
+    Both sides become multiples of ``patch_size``. Uses no random numbers, or one if an interpolation is drawn.
 
     Args:
         patch_size: side of a patch in pixels.
@@ -186,7 +186,7 @@ class ScaleJitter(_Resizing):
 
 
 class RandomShortestSize(_Resizing):
-    """Resize to a shorter side of ``min_size``, but to a longer side of at most ``max_size``, as DETR does.
+    """Resize the shorter side to ``min_size``, or to less if the longer side would exceed ``max_size``, as DETR does.
 
     Uses 1 random number, or 2 if an interpolation is drawn. As in torchvision, rounding may shorten a side by a pixel.
 
@@ -249,7 +249,7 @@ def proportional_size(size: I64, shorter: int | I64 | None, longest: int | None)
 
     Args:
         size: int64 (n, 2), sizes of the canvases before.
-        shorter: new shorter side in pixels, or int64 (n, 1); None to resize the longer side to ``longest``.
+        shorter: new shorter side in pixels, one or int64 (n, 1); None to resize the longer side to ``longest``.
         longest: maximum length of the longer side in pixels; None for no limit.
     """
     least: I64 = size.min(axis=1, keepdims=True)

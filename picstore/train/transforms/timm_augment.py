@@ -52,12 +52,12 @@ _BLUR = (0.1, 2.0)  # minimum and maximum standard deviation of a blur in pixels
 
 @dataclass(frozen=True)
 class Draws:
-    """Random and given values from which the arguments of the operations on n images are computed.
+    """Values from which the arguments of one operation on each of n images are computed.
 
     Attributes:
-        level: float64 (n,), magnitude / 10 of each operation.
+        level: float64 (n,), magnitude / 10 of the operation.
         sign: float64 (n,), −1 or 1.
-        number: float64 (n,), the uniform numbers from which the signs were drawn.
+        number: float64 (n,), uniform random number from which the sign was drawn.
         side: float64 (n, 2), widths and heights of the images.
         most: maximum translation in pixels, for operations such as "TranslateX".
         part: maximum translation as a fraction of the side, for operations such as "TranslateXRel".
@@ -185,20 +185,18 @@ WEIGHTED: dict[str, dict[str, float]] = {
 class TimmAutoAugment(ColorTransform):
     """Augment as timm's ``create_transform(auto_augment=...)`` does.
 
-    ``"rand-m9-mstd0.5-inc1"`` is RandAugment, ``"augmix-m3-w3"`` AugMix, ``"original-mstd0.5"``, ``"originalr"``,
-    ``"v0"`` and ``"v0r"`` are policies of AutoAugment, and ``"3a"`` is 3-Augment; the sections are timm's.
-
     Uses 6 random numbers for each operation: the operation, chance, two for the magnitude, sign, interpolation. The
-    sets ``tweights`` and ``t3aw`` use one more number for each operation of the set, and AugMix uses numbers for
-    weights and depths as :class:`AugMix` does. The blur of 3-Augment is a true Gaussian; Pillow's is a box blur.
+    sets of operations ``tweights`` and ``t3aw`` use one more number for each of their operations. AugMix also uses the
+    numbers for weights and depths of :class:`AugMix`. 3-Augment blurs by a true Gaussian, not by Pillow's box blurs.
 
     Args:
-        config: timm's ``auto_augment``.
+        config: timm's ``auto_augment``: ``"rand-m9-mstd0.5-inc1"`` for RandAugment, ``"augmix-m3-w3"`` for AugMix,
+            ``"3a"`` for 3-Augment; ``"original-mstd0.5"``, ``"originalr"``, ``"v0"`` or ``"v0r"`` for AutoAugment.
         img_mean: color outside of the image. timm's ``create_transform`` takes the mean of its normalization.
         translate_const: maximum translation in pixels, for policies that move by pixels.
         translate_pct: maximum translation as a fraction of the side. timm's ``create_transform`` has 0.3 for AugMix.
-        interpolation: ``"bilinear"`` or ``"bicubic"``, Pillow's; ``"nearest"``; a sequence of these, of which each
-            operation gets one; or ``"random"`` for bilinear or bicubic.
+        interpolation: ``"nearest"``, or ``"bilinear"`` or ``"bicubic"`` as Pillow computes them; a sequence, from which
+            one is drawn for each operation; or ``"random"`` for bilinear or bicubic.
     """
 
     moves_pixels = True

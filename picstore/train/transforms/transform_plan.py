@@ -37,9 +37,10 @@ class TransformPlan:
     Attributes:
         groups: groups of views of each image; a list of transforms is one group without a name.
         targets: names of fields and attachments that move with the images, see ``train/cpu/targets.py``.
-        columns: names of the dataset's columns in batches.
-        reducing_gap: least factor that decoding at a reduced size leaves to resampling; None to decode at full size.
-        dtype: name of the float dtype to which a conversion in the list, such as ``ToDtype``, converts images.
+        columns: names of the dataset's columns that batches contain.
+        reducing_gap: minimum factor by which resampling shrinks an image that was decoded at a reduced size; None to
+            decode at full size.
+        dtype: name of the float dtype to which a transform such as ``ToDtype`` converts images; None if there is none.
     """
 
     groups: tuple[ViewGroup, ...] = (ViewGroup(),)
@@ -63,12 +64,11 @@ def check_targets(names: Sequence[str], dataset: Dataset, columns: Collection[st
     """Return names of targets without repetitions, if the dataset has all of them.
 
     Args:
-        names: fields of the extra, attachments or columns.
-        columns: names of columns of other datasets of a mux (mixture of datasets), which this dataset may lack.
+        names: names of fields of the extra, attachments or columns.
+        columns: names of columns of the other datasets in a mixture, which this dataset may lack.
 
     Raises:
-        UsageError: the dataset has no such target, or a name is an attachment of one dataset of a mux and a column of
-            another.
+        UsageError: the dataset lacks a target, or a name is an attachment here and a column of another dataset.
     """
     attachments = dataset.manifest.attachments
     for name in names:
@@ -107,7 +107,7 @@ def plan_transforms(
 
     Raises:
         UsageError: the order is not geometry, color, callables; an element is not a transform; transforms contradict
-            each other; or ``reducing_gap`` is wrong.
+            each other; or ``reducing_gap`` is invalid.
     """
     callables: tuple[UserTransform, ...]
     if isinstance(transforms, (Buckets, Sequences, Progressive)):
@@ -143,11 +143,11 @@ def plan_loader(
     """Plan each list of a loader's transforms by :func:`plan_transforms` with ``options``.
 
     Returns:
-        The plans; for each stage of the training, its callables; and the rule that chooses an image's plan, or None.
+        The plans; the callables of each stage of the training; and the rule that chooses an image's plan, or None.
 
     Raises:
-        UsageError: see :func:`plan_transforms`; or a bucket's list has callables, or makes images of another size
-            than the bucket's.
+        UsageError: see :func:`plan_transforms`; or the list of a bucket has callables, or does not make images of the
+            bucket's size.
     """
     if isinstance(transform, (Buckets, Sequences)):
         return _plan_lists(transform, **options), [transform.callables], transform.choice
@@ -180,10 +180,9 @@ def common_dtype(names: Sequence[str | None]) -> str | None:
 
 
 def _split_stages(transforms: Transforms) -> tuple[tuple[tuple[UserTransform, ...], ...], str | None]:
-    """Split a list of transforms into geometric transforms, color transforms and callables; return these and a dtype.
+    """Split a list into geometric transforms, color transforms and callables; raise UsageError for another order.
 
-    Raise UsageError if the list has another order. The dtype is the name of the float dtype to which a transform such
-    as ToDtype converts images, or None.
+    Also return the name of the float dtype to which a transform such as ToDtype converts images, or None.
     """
     read = Steps()
     read.read(() if transforms is None else transforms)

@@ -20,13 +20,13 @@ class Views(Value):
     """Loader ``transform`` that makes several views of each image, for self-supervised and teacher-student training.
 
     ``Views(global_=(2, [...]), local=(8, [...]))`` makes two views by the first list and eight by the second. Each view
-    draws its own parameters. A record is read, checked and decoded once, for the box that holds the pixels of all
-    views. Batches have a tensor for each group, ``batch.views["global"]`` of shape (2, N, 3, H, W); an underscore at
-    the end of a name is dropped.
+    draws its own parameters. A record is read and decoded once, in the box of pixels that any view needs. Batches have
+    a tensor for each group: ``batch.views["global"]`` has the shape (2, N, 3, H, W). An underscore at the end of a name
+    is dropped.
 
     Args:
-        groups: by name, the number of views and a list of transforms, see :class:`picstore.Loader`; 1 to 256 views
-            in all. Callables in a list get all views of the group as one batch of count · N images.
+        groups: by name of a group, its number of views and its list of transforms, see :class:`picstore.Loader`; 1 to
+            256 views in all. Callables get all views of a group as one batch of count · N images.
     """
 
     def __init__(self, **groups: tuple[int, Any]) -> None:
@@ -50,13 +50,13 @@ class Views(Value):
 
 @dataclass(frozen=True, slots=True)
 class ViewGroup:
-    """Views of an image with the same transforms; a list of transforms is a group of one view without a name.
+    """Group of views of an image with the same transforms; without Views, one group of one view, without a name.
 
     Attributes:
         geometry: transforms that become one resampling.
         color: transforms that become one color program.
         count: number of views of each image.
-        first: index of the group's first view among the views of all groups; random numbers depend on the index.
+        first: index of the group's first view among all views; a view's random numbers depend on its index.
     """
 
     geometry: tuple[Transform, ...] = ()
