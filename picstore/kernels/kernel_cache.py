@@ -127,8 +127,8 @@ def _reduce(compiled: Any) -> tuple[Any, ...]:
 def cache_folders() -> tuple[Path | None, tuple[Path, ...]]:
     """Return the folder for new kernels, if any, and the folders in which to look for kernels, in this order.
 
-    Only the current user writes to the folder for new kernels. In a ``NUMBA_CACHE_DIR`` that several users share, the
-    first user's folder is ``picstore``; every other user has another folder, and also reads from the first user's.
+    Only the current user writes to the folder for new kernels. Users who share ``NUMBA_CACHE_DIR`` have a folder each;
+    all also read from the first user's, ``picstore``.
     """
     given = os.environ.get("NUMBA_CACHE_DIR")
     if given:

@@ -118,7 +118,7 @@ def _publish_append(
 ) -> Manifest:
     """Publish a manifest that adds an append's files; raise Conflict if another process published an edit meanwhile.
 
-    ``count(fields=…, relabel=…)`` counts the append's records, as :func:`join_row_counts` does.
+    ``count(fields=…, relabel=…)`` counts the append's records.
     """
     root, dataset, names = job.root, Dataset(job.root), job.saved["classes"]
     old = dataset.manifest

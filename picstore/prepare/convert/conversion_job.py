@@ -43,8 +43,7 @@ class ConvertOptions:
     """Options that convert, append and retry share.
 
     Attributes:
-        workers: number of worker processes, or an engine that runs tasks; the dataset's bytes do not depend on the
-            workers.
+        workers: number of worker processes, or an engine that runs tasks; the dataset's bytes do not depend on it.
         image_timeout: seconds for decoding and encoding one image; an image that takes longer fails. 0 sets no limit.
         references: folder of the images, for an index (dataset that refers to images); None to store the images.
     """

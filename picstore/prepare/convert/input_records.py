@@ -211,8 +211,8 @@ def convert_sample(
 ) -> int | None:
     """Convert an input without writing anything, to learn how many bytes its record would have.
 
-    ``task`` holds the input's index, the input, its encode settings, the time limit in seconds, and specifications of
-    maps by name. Return the size in bytes of training JPEG plus attachments, or None if the input fails.
+    ``task`` holds the input's index, the input, encode settings, the time limit in seconds, and map specifications by
+    name. Return the size in bytes of training JPEG and attachments, or None if the input fails.
     """
     _number, source, encode, image_timeout, maps = task
     try:

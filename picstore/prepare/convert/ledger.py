@@ -226,10 +226,9 @@ def read_earlier_lines(path: Location, first_id: int) -> bytes:
 
 
 def read_fragments(root: Location, rows: Iterable[int]) -> Iterator[bytes]:
-    """Yield the bytes of the ledger fragments of the finished rows ``rows``, in this order.
+    """Yield the ledger fragments (ledger lines, as bytes) of the finished rows ``rows``, in this order.
 
-    Large fragments are read one after the other, because reading 32 fragments of 6 MB concurrently took 300 MiB. If one
-    fragment is large, all are, because rows have about the same number of inputs.
+    Large fragments are read one after the other, because reading 32 fragments of 6 MB concurrently took 300 MiB.
     """
     waiting = iter(rows)
     for row in waiting:

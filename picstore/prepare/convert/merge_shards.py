@@ -152,7 +152,7 @@ def _link_row(task: RowCopy) -> bool:
 
 
 def copy_row(task: RowCopy, _: ProgressCallback) -> None:
-    """Copy the files of a row of the job, up to 16 at a time, because copying waits for a disk or an object store."""
+    """Copy the files of a row of the job, up to 16 at a time, because copying waits for a disk or object store."""
     for _copied in map_concurrently(lambda name: (task.source / name).copy_to(task.root / name), task.files):
         pass
     _finish_row(task)

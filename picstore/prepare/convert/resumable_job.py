@@ -31,10 +31,6 @@ def begin_job(
 ) -> dict[str, Any]:
     """Check that a job can begin or resume at a location; return the saved job, or ``settings`` for a new job.
 
-    Args:
-        settings: settings of the job; an existing job must have the same.
-        resume: whether to continue an existing job.
-
     Raises:
         UsageError: the location holds a dataset, or a job with other settings or other shards.
         Unfinished: the location holds a job, and ``resume`` is false.

@@ -152,8 +152,8 @@ def join_row_counts(
         summaries: summaries of the files of all rows.
         fields: names of the attachments.
         first_file: number of row 0's file in each stream.
-        relabel: function from ids and stored labels to present labels; if given, the records of all rows are counted
-            from files. None if no label was edited.
+        relabel: function from ids and stored labels to present labels; if given, all records are counted from files.
+            None if no label was edited.
     """
 
     def read(row: int) -> RecordCounts | None:

@@ -35,8 +35,6 @@ class RowTask:
     """Task to convert a row of the job: a range of inputs, which becomes a file in each stream and a ledger fragment.
 
     Attributes:
-        ids: ids of the inputs.
-        attachments: names of the attachments that records may have.
         blamed: reason, by id, of each input that is left out because it ended a worker process.
         image_timeout: seconds for decoding and encoding an image; 0 for no limit.
         duplicates: id of the first input with the same bytes, by the id of each duplicate. Duplicates are left out.
@@ -90,7 +88,7 @@ def make_position_folder(root: WritableLocation) -> Iterator[Path]:
 def run_rows(
     tasks: deque[RowTask], engine: worker_processes.Engine, on_progress: ProgressCallback
 ) -> dict[int, ledger.WrittenFragment]:
-    """Convert rows of the job; return the ledger fragment that was written for each row.
+    """Convert rows of the job; return, by row, the tally and checksum of the ledger fragment written.
 
     If a process dies, its row runs again. An input that ends two processes, or exceeds ``image_timeout`` once, is left
     out. Raise PicstoreError if a process dies at an input that is already left out.

@@ -116,7 +116,7 @@ def _on_loopback() -> Iterator[None]:
     """Let clusters that Ray starts in the block listen on 127.0.0.1 only, as they do on macOS and Windows.
 
     On Linux, ``ray.init`` otherwise replaces 127.0.0.1 by the machine's address, and all servers listen on every
-    interface. The environment variable affects the processes that Ray starts. The constant in Ray's module affects this
+    interface. The environment variable affects processes that Ray starts; the constant in Ray's module affects this
     process, which may have read the variable before.
     """
     from ray._private import ray_constants

@@ -77,7 +77,7 @@ def export(
 ) -> Exported:
     """Write every record of a dataset in stored order. Damaged records are left out and counted.
 
-    The files are written to ``out/.unfinished`` and moved to ``out`` when all are complete and durable. The folder
+    The files are written to ``out/.unfinished`` and moved to ``out`` when all are complete and durable.
     ``out/.unfinished`` exists until ``out`` is complete, even if the process is killed; only an error in writing
     removes it earlier.
 
@@ -86,7 +86,7 @@ def export(
         out: a folder that does not exist or is empty.
         format: name of the export format, one of FORMATS.
         shard_size: approximate size of a tar, shard or Parquet file in bytes.
-        workers: number of processes, or an engine that runs tasks; the files do not depend on the workers.
+        workers: number of processes, or an engine that runs tasks; the files do not depend on it.
 
     Raises:
         NotADataset, Unfinished, UnsupportedVersion, Damage: the dataset cannot be opened.
@@ -199,11 +199,11 @@ class OutlineTask:
 
 @dataclass(frozen=True, slots=True)
 class Outlines:
-    """Records that can be exported, in stored order, as their containers' indexes describe them.
+    """Records that can be exported, in stored order, as described in the indexes of their containers.
 
     Attributes:
-        containers, positions, sizes: int64 (n,), the number of each record's container, its position in the container,
-            and the size of its JPEG in bytes.
+        containers, positions, sizes: int64 (n,): each record's container (block of records) by number, its position in
+            the container, and the size of its JPEG in bytes.
         described: result of the format's ``describe`` for each record.
         malformed: number of records that are left out because their extras are not JSON.
     """

@@ -82,7 +82,7 @@ class FolderFormat(ExportFormat):
     def write(self, part: Part, records: Iterable[Record | None]) -> bool | None:
         """Write a part's JPEGs and attachments, and its lines of records.jsonl to a file that :meth:`close` joins.
 
-        All files are synced at the end, because syncing each file before writing the next takes longer.
+        All files are synced at the end, because syncing file by file takes longer.
         """
         hidden = attachment_names(self.attachments)
         rows: list[dict[str, Any]] = []

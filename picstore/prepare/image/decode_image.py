@@ -99,8 +99,8 @@ def _reduced_bits(kind: str, data: bytes) -> str:
 def _decode_upright_jpeg(data: bytes, settings: EncodeSettings) -> Decoded | None:
     """Decode an upright JPEG by picstore's decoder; return None if Pillow has to decode it.
 
-    Pillow has to decode a damaged JPEG, because it reports the damage, and a JPEG to be resized to a quarter or less,
-    because it decodes at a fraction of the size.
+    Pillow decodes damaged JPEGs, because it reports the damage, and JPEGs to be resized to a quarter or less, because
+    it decodes at a fraction of the size.
     """
     try:
         segments = tuple(iterate_marker_segments(data))

@@ -58,7 +58,7 @@ class MapRequest:
     def specify(self, first: Array) -> MapSpec:
         """Return the specification of all maps of this name; raise UsageError if :class:`MapSpec` rejects a field.
 
-        A dtype or number of channels that the user did not set is that of ``first``, the first map, (h, w, channels).
+        ``first``, the first map, (h, w, channels), gives the dtype and number of channels that the user did not set.
         """
         fill = self.given.get("fill", self.given.get("invalid", 0.0))
         found = {"dtype": first.dtype.name, "channels": first.shape[2]}

@@ -114,7 +114,7 @@ def _white(image: Image.Image) -> float:
 def integer_top(strips: Iterable[npt.NDArray[Any]], *, most: int) -> int:
     """Return the integer to scale to white: the smallest of 255, 65,535 and ``most`` that no sample exceeds.
 
-    ``most`` is the largest integer of the samples' type. Depth maps and masks in 32 bits seldom use all bits.
+    ``most``, the largest integer of the samples' type, is far above the samples of most 32-bit depth maps and masks.
     """
     largest = max(int(values.max(initial=0)) for values in strips)
     return next((top for top in (255, 65_535) if largest <= top < most), most)
@@ -207,10 +207,10 @@ def size_of(image: Image.Image | U8) -> tuple[int, int]:
 
 
 def resize(image: Image.Image | U8, size: tuple[int, int]) -> Image.Image | U8:
-    """Resize an image in "L" or "RGB", or RGB as uint8 (height, width, 3), to ``size`` by the Lanczos filter.
+    """Resize an image to ``size``, (width, height) in pixels, by the Lanczos filter.
 
-    ``size`` is (width, height) in pixels. The result is an image, or RGB as uint8 (height, width, 3) in which each
-    channel is contiguous. picstore's kernel takes a sixth of Pillow's time.
+    The image is in mode "L" or "RGB", or RGB as uint8 (height, width, 3). The result is an image, or RGB as uint8
+    (height, width, 3) in which each channel is contiguous.
     """
     if isinstance(image, Image.Image):
         if image.size == size:

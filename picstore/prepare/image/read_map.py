@@ -47,7 +47,6 @@ def make_map(name: str, data: bytes | Array, spec: MapSpec, image: CoordinateMap
     A map that already has the stored image's size is not resized. Resizing takes the value of the nearest pixel.
 
     Args:
-        name: name of the attachment, for error messages.
         data: bytes of a map file, or the values, (h, w) or (h, w, channels).
         image: coordinate map that states how the image was rotated and resized.
 

@@ -79,8 +79,7 @@ def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
     attachment of any other size is returned unchanged; if it is a mask, it must have the stored image's size.
 
     Args:
-        name: name of the attachment.
-        image: map from the source's pixels to the stored image's, by which the image was rotated and resized.
+        image: map from the source's pixels to the stored image's pixels.
 
     Raises:
         ImageError: the attachment cannot be decoded, is a mask of another size, or has several frames.

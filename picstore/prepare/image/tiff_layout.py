@@ -87,7 +87,7 @@ class Layout:
     Attributes:
         size: stored width and height, before the orientation is applied.
         order: byte order, "<" or ">".
-        bits: bits of a sample.
+        bits: bits per sample.
         kind: 1 unsigned, 2 signed, 3 floating point.
         photometric: PhotometricInterpretation, the meaning of the samples.
         extra: ExtraSamples, the meanings of the samples after the colors.
