@@ -31,13 +31,13 @@ def order_of_loader(order: AnyOrder, state: Mapping[str, Any]) -> AnyOrder:
 
 
 def order_of_state(state: Mapping[str, Any], dataset: Dataset, options: Mapping[str, Any]) -> DatasetOrder:
-    """Rebuild the order of a Loader from a state, the dataset, and the options that the state may lack.
+    """Rebuild the order of a Loader from a state, the dataset, and options that the state may lack.
 
     Args:
         state: state of a Loader without buckets.
-        dataset: dataset with its selection.
+        dataset: dataset or selection of that Loader.
         options: ``batch_size``, ``global_batch_size``, ``aug_repeats``, ``drop_last``, ``weights``, ``balance`` and
-            ``repeat``, as for :class:`picstore.Loader`; each of the first four may be None, to use the state's value.
+            ``repeat``, as for :class:`picstore.Loader`. If one of the first four is None, the state's value is used.
 
     Raises:
         UsageError: the state lacks a value that is needed, or its value differs from the given option.
@@ -74,9 +74,9 @@ def mux_of_state(
     """Rebuild the order of a mux from a state and the mux's datasets.
 
     Args:
-        datasets: datasets with their selections.
+        datasets: datasets or selections of the mux, in its order.
         schedule: number of samples of each dataset in a batch, by step; None to use the state's counts at all steps.
-        per_rank: whether the schedule's counts are those of a rank's batch rather than of a global batch.
+        per_rank: whether ``schedule`` counts the samples of a rank's batch rather than of a global batch.
 
     Raises:
         UsageError: the state lacks a value that is needed or contradicts the schedule, or a dataset is empty.

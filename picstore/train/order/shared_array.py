@@ -20,10 +20,10 @@ from picstore.train.buffers import anonymous_memory
 class SharedIntegers:
     """int64 array, initially zero, shared by the process that created it with the workers of its DataLoaders.
 
-    Any other process that is forked, or that receives the array as an argument, gets a private array with the current
-    values. Pickling copies the array, except while a process is being spawned.
+    Any other process that is forked or receives the array gets a private copy. Pickling copies the array, except while
+    a process is being spawned.
 
-    The array is not a torch tensor: if a daemon thread frees a tensor while the interpreter ends, torch takes the
+    The array is not a torch tensor: if a daemon thread frees a tensor while the interpreter ends, torch waits for the
     interpreter's lock in a destructor, which aborts the process.
     """
 

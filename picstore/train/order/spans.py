@@ -23,7 +23,7 @@ class Span:
     """Range of training steps, one batch each, from batch ``first`` of ``epoch`` on; calling it yields batch requests.
 
     Attributes:
-        step: distance between two batches of a DataLoader's worker, see :meth:`Order.requests`; otherwise 0.
+        step: distance between two batches of a DataLoader's worker; 0 in other processes.
         count: number of steps; None if the span has no end.
     """
 

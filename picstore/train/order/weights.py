@@ -37,6 +37,8 @@ _CHUNK = 1 << 13
 class RecordShares:
     """Shares of a dataset's records in an epoch of ``samples`` samples; each epoch rounds a share up or down.
 
+    A record's share is its mean number of samples in an epoch. Live records are those not deleted.
+
     Attributes:
         starts: int64 (containers + 1,), number of live records before each container.
         bounds: int64 (containers + 1,), sum of shares before each container, in ticks of 2**-30 samples.
@@ -114,7 +116,8 @@ class RecordShares:
         """Find the samples of live ``records`` among their containers' samples; the inverse of :meth:`to_records`.
 
         Returns:
-            For each record, the index of its first sample among its container's samples, and the number of its samples.
+            Two arrays int64 (n,): the index of each record's first sample among its container's samples, and the number
+            of the record's samples.
         """
         each, which = np.unique(containers, return_inverse=True)
         first, begins, ends = self._ticks(each)
@@ -123,11 +126,11 @@ class RecordShares:
         return begin - ((self.bounds[containers] + offset) >> _TICKS), end - begin
 
     def _ticks(self, containers: I64) -> tuple[I64, I64, I64]:
-        """Sum up shares for the records of some containers.
+        """Sum up the shares of the records of some containers, in ticks of 2**-30 samples.
 
         Returns:
-            Three arrays. For each container, the index of its first record in the other two arrays. For each record,
-            the sum of all shares before it, in ticks of 2**-30 samples. For each record, that sum with its own share.
+            Three int64 arrays. For each container, the index of its first record in the other two arrays. For each
+            record, the sum of all shares before it; and that sum with its own share.
         """
         lengths = self.starts[containers + 1] - self.starts[containers]
         first = np.cumsum(lengths) - lengths
@@ -150,7 +153,6 @@ class RecordWeights:
         weights: (records,), numbers of any type; if ``values`` is given, each weight's index in ``values``.
         values: float64, the distinct weights; None if ``weights`` are the weights themselves.
         sums: float64 (containers + 1,), sum of the weights before each container.
-        total: sum of all weights.
         whole: sum of all records' shares, in ticks of 2**-30 samples.
     """
 
@@ -161,10 +163,11 @@ class RecordWeights:
     whole: int
 
     def ticks(self, containers: I64, records: I64, lengths: I64) -> tuple[I64, I64]:
-        """Return the sum of shares before each record, and the sum with the record's share, int64 (n,) in ticks.
+        """Return the sum of shares before each record, and that sum with the record's share, int64 (n,) in ticks.
 
-        ``records`` are all records of ``containers``, one container after the other; ``lengths`` are the containers'
-        numbers of records.
+        Args:
+            records: all records of ``containers``, one container after the other.
+            lengths: number of records of each container.
         """
         inside = np.arange(lengths.max(initial=0)) < lengths[:, None]
         sums = np.zeros((len(inside), inside.shape[1] + 1))
@@ -249,7 +252,7 @@ def _scale(weights: Array) -> Array:
 
 
 def _balance_weights(dataset: Dataset, name: str) -> tuple[Array, Array]:
-    """Give each record a weight of 1 / (number of records with the same value in column ``name``).
+    """Give each record the weight 1 / (number of records with its value in column ``name``).
 
     Returns:
         Index of each record's value among the distinct values, and the weight for each distinct value.

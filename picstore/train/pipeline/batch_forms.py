@@ -24,13 +24,12 @@ Filler: TypeAlias = Callable[..., BatchFiller]
 
 
 class BatchForm(ABC):
-    """Form of the images of a batch in CPU memory, such as pixels or JPEG streams; tells how such batches are made.
+    """Form of the images of a batch in CPU memory, such as pixels or JPEG streams.
 
     Attributes:
-        decoded: whether host batches hold decoded images rather than streams.
         reduces: whether the decoder can downscale an image while it decodes.
         mapped: whether batches lie in memory-mapped blocks, which can be page-locked.
-        task: minimum and maximum number of images in a decoding thread's task.
+        task: minimum and maximum number of images that a decoding thread takes at a time.
     """
 
     decoded = False
@@ -61,9 +60,9 @@ class BatchForm(ABC):
         """Return the object that makes batches on a device, or None for decoded images that stay on the CPU.
 
         Args:
-            output, device: output of the pipeline, and torch device with an index.
-            strict: whether an image that does not decode raises an error instead of being replaced.
-            load: function that takes a device and returns its decoder of JPEG streams.
+            device: torch device with an index.
+            strict: whether an image that does not decode raises an error; otherwise another image replaces it.
+            load: function that returns a device's decoder of JPEG streams.
         """
 
     def divide(self, count: int, output: OutputSpec, *, threads: int) -> list[range]:

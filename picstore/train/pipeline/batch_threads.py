@@ -52,12 +52,11 @@ class _RequestedBatch:
 
 
 class Pipeline:
-    """Threads that make a batch for each request: the first ``receive`` starts the threads, ``close`` ends them.
+    """Threads that make a batch for each request; the first ``receive`` starts them, ``close`` ends them.
 
     Args:
-        requests: one request for each batch. The planner's thread draws at most AHEAD + MAX_REQUESTS + 1 requests whose
-            batches the consumer has not taken.
-        buffers: buffers shared with earlier epochs, so that all epochs reuse the same pages.
+        requests: requests, drawn at most AHEAD + MAX_REQUESTS + 1 batches ahead of the consumer.
+        buffers: memory for batches, shared with earlier epochs' pipelines.
 
     Attributes:
         drained: whether all of ``requests`` have been drawn.
@@ -91,8 +90,7 @@ class Pipeline:
     def start(self) -> None:
         """Start the threads and load the kernels, unless an earlier call has done so.
 
-        Loading the kernels also imports numba, so the threads start first and read containers meanwhile. The kernels
-        are loaded in the caller's thread, so that a keyboard interrupt can end a compilation.
+        The kernels are loaded in the caller's thread, so that a keyboard interrupt can end a compilation.
         """
         if self._started:
             return
@@ -108,7 +106,7 @@ class Pipeline:
             self._filler_class.set_result(loaded)
 
     def receive(self) -> HostBatch | None:
-        """Return the next batch, or None at the end; do not call this again after the end.
+        """Return the next batch, or None at the end; do not call ``receive`` again after the end.
 
         Raises:
             Damage: a record is damaged and the spec is strict, or all of a source's records in the batch are damaged.
@@ -193,7 +191,7 @@ class Pipeline:
     def _all_read(self, futures: Mapping[ContainerKey, Future[ReadResult]]) -> bool:
         """Wait until the kernels are loaded; return whether all containers in ``futures`` are read by then.
 
-        Meanwhile the planner starts no reads for later batches, because these would delay the loading.
+        Meanwhile no reads for later batches start, because they would delay the loading.
         """
         self._filler_class.result()
         return all(future.done() for future in futures.values())
@@ -289,19 +287,16 @@ class _Waiting:
 
 
 class SetAside:
-    """Records copied from containers that lanes have left, each kept until a batch has taken its last sample.
-
-    A lane is one of the parts of an epoch that batches mix; it leaves a container after its last sample there.
-    """
+    """Records copied from containers that lanes (parts of an epoch) have left, kept until batches have taken them."""
 
     def __init__(self) -> None:
         self._waiting: dict[EpochContainer, _Waiting] = {}
 
     def keep(self, key: EpochContainer, container: ReadResult, records: I64, *, attachments: bool) -> None:
-        """Copy, from a container, the records that later batches need, and keep the copies.
+        """Copy the records of a container that later batches need, and keep the copies.
 
-        If any of these records is damaged, keep the whole container, because one of the container's other records will
-        replace the damaged record.
+        If one of the records is damaged, keep the whole container, because one of its other records will be the
+        replacement.
 
         Args:
             records: index in the container of each sample's record; an index may occur more than once.

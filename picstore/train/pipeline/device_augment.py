@@ -51,16 +51,16 @@ def augment_views(
     output: OutputSpec,
     group: GroupSpec,
 ) -> list[Any]:
-    """Resample and color the decoded images (3, h, w) of several batches; return a group's views.
+    """Resample and color the decoded images (3, h, w) of several batches; return the views of one group of views.
 
     Args:
-        places: for each batch, left and top of each decoded image in its stored image, int64 (n, 2), and the factors
-            by which decoding divided the sides, int64 (n,).
-        params: for each batch, the group's parameters.
+        places: for each batch, two arrays: left and top of each decoded image in its stored image, int64 (n, 2), and
+            the factor by which decoding divided each image's sides, int64 (n,).
+        params: for each batch, the parameters of the group's transforms.
 
     Returns:
-        For each batch, the group's views: a tensor (views, n, 3, H, W) if the transforms fix the size; else, for each
-        view, a list of n images (3, h, w).
+        For each batch, the group's views. If the transforms fix the size: a tensor (views, n, 3, H, W). Otherwise: for
+        each view, a list of n images (3, h, w).
     """
     count, sizes = group.count, [len(each) for each in images]
     if len(images) > 1 and group.stacked:
@@ -107,8 +107,8 @@ def augment_images(
         counts: each batch's number of images; may be given only if all outputs have the same size.
 
     Returns:
-        With ``counts``, a list of one tensor for each batch; else a tensor (n, 3, H, W), or a list of n tensors
-        (3, h, w) if the transforms do not fix the size.
+        With ``counts``, a list of one tensor for each batch. Without, a tensor (n, 3, H, W), or a list of n tensors (3,
+        h, w) if the transforms do not fix the size.
     """
     from picstore.train.cuda.augment import augment
 

@@ -39,8 +39,8 @@ class MadeBatch:
 
     Attributes:
         damage: damage of the records that were replaced.
-        refused: for each image that a GPU's decoder left to the CPU, the reason.
-        copied: whether the batch was copied to page-locked memory because its own memory could not be page-locked.
+        refused: reasons, one for each image that a GPU's decoder left to the CPU.
+        copied: whether the batch was copied to page-locked memory, because its own memory could not be page-locked.
         event: event that the consumer's stream has to wait for; None on a CPU.
     """
 
@@ -68,8 +68,8 @@ class BatchMaker(Protocol):
     """Maker of batches on a device from batches in CPU memory.
 
     Attributes:
-        together: maximum number of batches in a call of ``start``. If it is 1, a call may wait, so two threads should
-            make calls: one prepares a batch while the other waits.
+        together: maximum number of batches in a call of ``start``. If it is 1, a call may wait for the device, so two
+            threads should make calls: one prepares a batch while the other waits.
     """
 
     @property
@@ -126,9 +126,9 @@ class CopyPixels(OneByOne):
 
 @dataclass(frozen=True)
 class DecodeStreams(OneByOne):
-    """Decodes JPEG streams, cut to the needed tiles, with nvJPEG, and augments the images on a device.
+    """Maker of batches by nvJPEG, from JPEG streams cut to the needed tiles (rectangles of the JPEG).
 
-    An image that does not decode is replaced, or raises Damage if ``strict`` is set.
+    An image that does not decode is replaced by another, or raises Damage if ``strict`` is set.
     """
 
     output: OutputSpec
@@ -155,12 +155,11 @@ class DecodeStreams(OneByOne):
 
 @dataclass(frozen=True)
 class DecodeTiles:
-    """A ``BatchMaker`` that decodes tiles with picstore's kernels, and augments the images on a GPU.
+    """Maker of batches that decodes tiles (rectangles of JPEGs) by picstore's kernels and augments the images on a GPU.
 
-    Before a batch is handed over, the CPU decodes the images that the GPU refused; only if the CPU fails too is an
-    image damaged. An image that does not decode is replaced, or raises Damage if ``strict`` is set. A batch's memory is
-    page-locked at its first use. Another batch may use that memory once the batch is finished, because the GPU has then
-    read it.
+    The CPU decodes the images that the GPU refuses. An image that neither decodes is replaced by another, or raises
+    Damage if ``strict`` is set. Another batch may use a batch's memory once the batch is finished, because the GPU has
+    then read it.
     """
 
     output: OutputSpec
@@ -223,16 +222,16 @@ def _segments_of(host: HostBatch) -> tuple[EncodedBatch, SegmentTables]:
 
 
 class _BegunTiles:
-    """A batch whose images are being decoded; it keeps the host's batch alive, because the GPU reads that memory.
+    """Batch whose images are being decoded; it keeps the batch in CPU memory alive, because the GPU reads that memory.
 
     A slot is an image's place in the batch. A slot whose image cannot be read shows the image of another slot.
 
     Attributes:
-        tables: the batch's tables of restart segments; ``tables.count`` is 0 for an image that no slot shows.
+        tables: descriptions of the JPEGs' restart segments; ``tables.count`` is 0 for an image that no slot shows.
         tensors: images that the CPU has decoded, on the device, by slot.
         decoded: images that the GPU decodes; None before the decoding is queued.
-        status: statuses of the images decoded in one call, and for each slot the index of its image's status; None if
-            the GPU decodes no image of the batch.
+        status: statuses of all images decoded in one call, and the index among them of each slot's image, int64
+            (slots,). None if the GPU decodes no image of the batch.
     """
 
     def __init__(self, make: DecodeTiles, host: HostBatch) -> None:

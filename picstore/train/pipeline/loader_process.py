@@ -70,15 +70,15 @@ _MAX_LAST_WORDS = 1 << 16  # maximum number of bytes to read from a dead child's
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Message about a batch, whose arrays lie in a block of shared memory.
+    """Message from a loader process (the child) about a batch whose arrays lie in a block of shared memory.
 
     Attributes:
-        number, block: serial numbers of the batch and of the block, counted from the child's start.
-        new_size: size of the block in bytes if its descriptor follows, because the parent must map the block; else
-            None.
+        number: serial number of the batch since the child's start.
+        block: serial number of the block since the child's start.
+        new_size: size in bytes of a block that the parent must map, whose descriptor follows; None if the block is
+            mapped.
         gone: serial numbers of blocks that the child has freed since the previous message.
         arrays: result of ``HostBatch.take_apart``, with a ``SharedArray`` in place of each array.
-        stats: the child's statistics since its start.
     """
 
     number: int
@@ -96,9 +96,8 @@ class SequenceShare:
 
     Attributes:
         spans: all spans (ranges of batches) of the sequence, dealt to the processes in turn.
-        number: index of the process.
-        ahead: maximum number of batches that the process has sent and the consumer has not taken.
-        room: bytes of these batches from which on no further batch is sent, unless there are fewer than AHEAD.
+        ahead: maximum number of batches that were sent but not taken by the consumer.
+        room: bytes of these batches at which the process stops sending, once AHEAD batches are sent.
     """
 
     spans: DealtSpans
@@ -310,8 +309,8 @@ class _MappedBlocks:
     def take_freed(self) -> tuple[list[int], list[int]]:
         """Return, and forget, the serial numbers of batches of which no array is left, in two lists.
 
-        The child may fill the blocks of the first list's batches again. The second list's batches were copied to
-        private memory by ``part``, so the child must free their blocks.
+        The child may reuse the blocks of the first list's batches. It must free the blocks of the second list's
+        batches, which ``part`` has copied.
         """
         freed = {self._freed.pop() for _ in range(len(self._freed))}
         parted = freed & self._parted
@@ -321,7 +320,7 @@ class _MappedBlocks:
     def part(self) -> None:
         """Before a fork, replace the shared memory of batches in use by copies that the loader process cannot change.
 
-        Page-locked memory stays shared, because no user's array lies in it.
+        Page-locked memory stays shared, because none of the user's arrays lies in it.
         """
         for number, block in list(self._used.items()):
             mapping = self._mapped.get(block)
@@ -352,8 +351,7 @@ os.register_at_fork(before=_part_from_fork, after_in_child=_close_in_fork)
 def _end_process(connection: Connection, process: subprocess.Popen[bytes], parent: int) -> None:
     """Close the child's socket, which ends the child, and wait for its end.
 
-    The descriptor stays open until the connection is deleted: another thread may be reading from it, and the number
-    of a closed descriptor could go to another file meanwhile.
+    The descriptor stays open until the connection is deleted, because another thread may still read from it.
     """
     if parent != os.getpid():
         return

@@ -230,8 +230,8 @@ def _is_full(under_way: Sequence[int], share: SequenceShare) -> bool:
 def _exit_after_parent(parent: int) -> None:
     """End this process ``_LAST_SECONDS`` after its parent has died.
 
-    Normally the closed socket ends the process earlier, unless a thread is waiting for an object store. This thread
-    does not wait for the socket but polls the parent's process id, because poll() on macOS may not report the closing.
+    Usually the closed socket ends the process earlier. The parent's process id is polled, because poll() on macOS may
+    not report that the socket was closed.
     """
     while os.getppid() == parent:
         time.sleep(_PARENT_SECONDS)
@@ -250,8 +250,8 @@ class SpanPipelines:
     """Maker of the batches of spans (ranges of batches), with one pipeline for each span.
 
     A pipeline starts as soon as the previous pipeline has requested its last containers, because a span's first batch
-    has to wait for a container of each lane, that is, of each part of the epoch that batches mix. For a short time
-    both pipelines hold containers, each within the budget.
+    has to wait for a container of each lane (part of the epoch that batches mix). For a short time both pipelines hold
+    containers, each within the budget of memory.
     """
 
     def __init__(

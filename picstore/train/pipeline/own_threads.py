@@ -45,12 +45,12 @@ class Call(Protocol):
 class ThreadPool:
     """``count`` threads that run calls in the order of submission; the first call starts the threads.
 
-    If ``yields`` is set, these threads have a lower priority than other threads, such as readers. On two cores, crops
-    of images of 12 megapixels are then made at 2,959 images/s, against 2,709 with equal priorities.
+    If ``yields`` is set, the threads have a lower priority than other threads. On two cores, crops of images of 12
+    megapixels are then made at 2,959 images/s, against 2,709 with equal priorities.
 
-    An executor of concurrent.futures is not suitable, because it takes no calls once the main thread has ended,
-    although a training loop may continue in another thread. It also cannot be shut down in one of its own threads,
-    where a garbage collection may end a loader.
+    An executor of concurrent.futures takes no calls once the main thread has ended, although a training loop may
+    continue in another thread. Nor can it be shut down in one of its own threads, where a garbage collection may end a
+    loader.
     """
 
     def __init__(self, count: int, name: str, *, yields: bool = False) -> None:
@@ -128,18 +128,17 @@ def _run_calls(calls: SimpleQueue[Call | None], yields: bool) -> None:
 class FillingBatch:
     """A batch that decoding threads fill task by task; the thread that ends the last task completes the batch.
 
-    All tasks share one lock and one future, because a future for each task took 30 µs under the GIL.
+    All tasks share one future, because a future for each task took 30 µs under the GIL.
 
     Args:
-        count: number of tasks.
-        fill: function that fills some slots (places of images in the batch), and returns the reason for each slot that
-            gets no image.
-        complete: function that completes the batch. Its argument is the dict of all reasons, or None if a task failed
-            or was cancelled.
+        fill: function that fills slots (places of images in the batch) with images; it returns the damage of each slot
+            that gets no image.
+        complete: function that completes the batch, given the damage of all slots, or None if a task failed or was
+            cancelled.
 
     Attributes:
-        finished: future of the batch, cancelled if a task was cancelled. Take the future before the tasks begin: a
-            finished batch drops it, because the traceback of an error in the future would keep the batch alive.
+        finished: future of the batch, cancelled if a task was cancelled. Read it before the tasks begin, because a
+            finished batch drops its future.
     """
 
     def __init__(
@@ -247,10 +246,10 @@ def close_at_exit(closable: Closable) -> None:
 
 
 class _Garbage:
-    """Thread that closes objects found by a garbage collection; it runs while any object is open.
+    """Thread that closes objects found by a garbage collection; the thread runs while any object is open.
 
-    A collection may begin in a thread that holds a lock, such as ``threading.enumerate``'s, which a pipeline's
-    threads need in order to end. Waiting for the pipeline's threads there would be a deadlock.
+    A collection may begin in a thread that holds a lock, such as ``threading.enumerate``'s. Threads need that lock in
+    order to end, so waiting there for a pipeline's threads would be a deadlock.
     """
 
     def __init__(self) -> None:
@@ -259,10 +258,7 @@ class _Garbage:
         os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
-        """Set the initial state: no closing thread, and no object to close.
-
-        A fork calls this too, because the closing thread and other threads do not exist there.
-        """
+        """Set the initial state: no closing thread and no object to close."""
         self._collecting: set[int] = set()  # ids of the threads in which a garbage collection runs
         # A SimpleQueue, whose ``put`` is reentrant, because a garbage collection may interrupt another ``put``.
         self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -303,8 +299,8 @@ class _Garbage:
     def _is_idle(self) -> bool:
         """Return whether the closing thread may end.
 
-        A garbage collection first removes an object from ``_open`` and then puts the object's ``close`` into
-        ``_waiting``. Check in the same order, so that no object is missed.
+        A garbage collection removes an object from ``_open`` before it puts the object's ``close`` into ``_waiting``.
+        Check ``_open`` first, so that no object is missed.
         """
         with self._lock:
             idle = next(iter(_open), None) is None and not self._collecting and self._waiting.empty()

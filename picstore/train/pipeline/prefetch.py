@@ -48,8 +48,9 @@ class ContainerKey(NamedTuple):
 class ContainerUse:
     """A batch's use of a container of ``size`` bytes.
 
-    If not ``needed``, the batch takes nothing from the container, which the lanes in ``done`` leave. A lane is one of
-    the parts of an epoch that batches mix.
+    Attributes:
+        done: lanes that leave the container after the batch; a lane is one of the parts of an epoch that batches mix.
+        needed: whether the batch takes a record from the container.
     """
 
     size: int
@@ -70,17 +71,17 @@ class _HeldContainer:
 class Prefetcher:
     """Reader and holder of the containers that lanes are reading or the next batches need, within a budget of bytes.
 
-    Lanes are the parts of an epoch that batches mix. A container is held from the first batch that requests it until
-    every lane that reads it is done with it and every batch that requested it has released it. Batches request their
-    containers in order; any thread may release the containers of batches in any order.
+    Lanes are the parts of an epoch that batches mix. A container is held until every lane that reads it has left it and
+    every batch that requested it has released it. Batches request containers in order; any thread may release them in
+    any order.
 
-    The memory of an unread container is estimated: its stored size is multiplied by the ratio of memory to stored size
-    of the source's containers that were read before. Containers read in part have ratios below 1. With the estimate,
-    crops of images of 12 megapixels are made at 2,295 images/s; with whole stored sizes, at 2,146.
+    The memory of an unread container is estimated: its stored size, times the ratio of memory to stored size of the
+    source's containers read so far. With the estimate, crops of images of 12 megapixels are made at 2,295 images/s;
+    with whole stored sizes, at 2,146.
 
     The budget is exceeded only if one batch's containers exceed it or an estimate was too low. If the lanes together
-    hold more than the budget allows, containers that no batch needs at the moment are evicted and read again later. The
-    most recently used container is evicted first, because lanes take turns and it is the last to be needed again.
+    hold more than the budget, containers that no batch needs at the moment are evicted and read again later. The most
+    recently used container is evicted first, because lanes take turns: its turn comes last.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Prefetcher:
         """Request the containers of a batch: read containers that are not in memory, and return the futures of all.
 
         Args:
-            uses: the batch's uses, by key; entries of containers that are neither needed nor in memory are removed.
+            uses: the batch's uses, by key; containers that are neither needed nor in memory are removed.
             wait: whether to wait until the budget allows the batch, which requires that all earlier batches get
                 released.
 
@@ -185,9 +186,9 @@ class Prefetcher:
         return use.size * self._read_bytes[source] // self._read_sizes[source]
 
     def _join_ending(self) -> None:
-        """Wait until ending readers have ended. Without this wait, containers in memory took twice the budget.
+        """Wait until ending readers have ended; without this wait, containers in memory took twice the budget.
 
-        The caller must not hold the lock, because a garbage collection in a reader may need the lock to close this
+        The caller must not hold the lock, because a garbage collection in a reader may need it to close this
         prefetcher.
         """
         while self._ending:
@@ -242,7 +243,7 @@ class Prefetcher:
     def _fail(self, calls: list[tuple[ContainerKey, Future[ReadResult]]], error: BaseException) -> None:
         """Hand an error to the futures of ``calls`` and of all containers that wait for a reader.
 
-        The waiting containers are not read, because a single read from an unreachable store took 3 minutes to fail.
+        The waiting containers are not read, because one read from an unreachable store took 3 minutes to fail.
         """
         with self._lock:
             self._failed = True
@@ -328,10 +329,10 @@ def _container_lanes(samples: Samples) -> list[tuple[int, int]]:
 def _uses_alone(
     wanted: SourceRequest, dataset: Dataset, uses: Mapping[ContainerKey, ContainerUse]
 ) -> dict[ContainerKey, ContainerUse]:
-    """Return, by key, a batch's uses of records that are read alone, without the rest of their container.
+    """Return, by key, a batch's uses of containers of which only single records are read.
 
-    Records of a container are read alone if the batch does not need it whole, but needs at least one record that was
-    not set aside. All records that the batch needs are then read, even those that were set aside.
+    If any needed record of a container was not set aside (copied earlier), all needed records are read, even those that
+    were set aside. Containers that the batch needs whole are left out.
     """
     samples, alone = wanted.samples, {}
     if samples.held is None:

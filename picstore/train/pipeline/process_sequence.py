@@ -37,7 +37,7 @@ class ProcessSequence:
 
     Args:
         processes: one or more processes, none of which is making batches.
-        spec: specification of any of the processes; its budget of memory is the share of one process.
+        spec: specification of each process's pipeline; its budget of memory is for one process.
         owned: whether ``close`` ends the processes.
     """
 

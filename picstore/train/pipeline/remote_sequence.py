@@ -183,7 +183,7 @@ class RemoteSequence:
     def _ask(self) -> None:
         """Keep WINDOW calls for batches under way at each worker, but fewer if batches exceed the budget of memory.
 
-        The first task's calls are made in any case, because the consumer waits for its batches.
+        The first task's calls are made in any case, because the consumer waits for their batches.
         """
         held = sum(len(task.made) + len(task.calls) for task in self._tasks)
         most = self._workers.budget / self._size

@@ -29,12 +29,11 @@ from picstore.train.pipeline.stats import Stats, StatsCounter
 
 @dataclass(frozen=True, slots=True)
 class RemoteMessage:
-    """Message about a batch, whose arrays lie in Ray's memory; compare ``loader_process.Message``.
+    """Message from a Ray worker about a batch whose arrays lie in Ray's memory; compare ``loader_process.Message``.
 
     Attributes:
         arrays: result of ``HostBatch.take_apart``, with a ``SharedArray`` in place of each array.
         size: bytes of the block that holds the arrays.
-        stats: the worker's statistics since its start.
     """
 
     arrays: Any
