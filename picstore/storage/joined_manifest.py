@@ -30,10 +30,9 @@ class RecordShift:
     """Change from a dataset's stored ids and labels to those in a joined dataset.
 
     Attributes:
-        first_id: number added to ids.
-        labels: new labels, by stored label 0, 1, …; empty if labels do not change.
-        ids_end: number that all stored ids must be below, so that no two datasets' shifted ids are equal; None for no
-            limit.
+        first_id: number that is added to each id.
+        labels: new labels, indexed by stored label; empty if labels do not change.
+        ids_end: number above all stored ids; it keeps shifted ids of different datasets apart. None for no limit.
     """
 
     first_id: int = 0
@@ -52,7 +51,7 @@ class RecordShift:
     def apply(self, container: Container) -> None:
         """Change ids and labels in the index of a newly unpacked container, except in damaged entries.
 
-        Raise UsageError if an id is not below ``ids_end``, because another dataset's record may have the shifted id.
+        Raise UsageError if an id is not below ``ids_end``; the shifted id may be that of another dataset's record.
         """
         index = container.index
         sound = np.ones(len(index), np.bool_)
@@ -85,8 +84,9 @@ NO_SHIFT = RecordShift()
 def align(manifests: Sequence[Manifest], ids_ends: Sequence[int], names: Sequence[str]) -> list[RecordShift]:
     """Return for each dataset the RecordShift from its ids and labels to those in the joined dataset.
 
-    ``ids_ends`` holds for each dataset a number above all its ids, ``names`` its name for messages. Raise UsageError if
-    only some datasets have class names, a class name is ambiguous, attachments differ, or shifted ids exceed 63 bits.
+    ``ids_ends`` holds for each dataset a number above all its ids; ``names`` holds the datasets' names for messages.
+    Raise UsageError if only some datasets have class names, a class name is ambiguous, attachments differ, or shifted
+    ids exceed 63 bits.
     """
     for manifest, name in zip(manifests, names, strict=True):
         if manifest.attachments != manifests[0].attachments:
@@ -121,7 +121,8 @@ def join_classes(manifests: Sequence[Manifest]) -> tuple[str, ...]:
 def join_columns(columns: Sequence[dict[str, Column]], shifts: Sequence[RecordShift]) -> tuple[Edits, FileBytes]:
     """Join the columns of datasets by name; raise UsageError if columns with the same name differ in kind or shape.
 
-    Values of ids outside of a dataset's range are left out, because the shifted ids would belong to another dataset.
+    A value is left out if its id is not below the ``ids_end`` of its dataset's shift, because the shifted id may be
+    that of another dataset's record.
     """
     entries: list[ColumnEntry] = []
     files: FileBytes = {}
@@ -155,8 +156,8 @@ def join_manifests(
 ) -> tuple[Manifest, FileBytes]:
     """Return the manifest of a joined dataset, and the .npy files of its edits by name.
 
-    ``rows`` are the index rows of all datasets, one dataset after the other; ``deleted`` are the deleted records'
-    indices among all stored records in this order; ``columns`` is the result of :func:`join_columns`.
+    ``rows`` are the index rows of all datasets, in the order of ``manifests``. ``deleted`` holds each deleted record's
+    position among the stored records of all datasets. ``columns`` is the result of :func:`join_columns`.
     """
     npy_file, raw = pack_npy_file(deleted.astype("<i8"))
     edits, files = columns

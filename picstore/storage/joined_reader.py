@@ -46,7 +46,7 @@ class JoinedFolders(Root):
 class JoinedReader(ContainerReader):
     """Reader of the containers of several datasets, from each dataset's reader and the shift of its ids and labels.
 
-    Containers and streams are numbered through all datasets: those of the first dataset, then those of the second, ….
+    Numbers of containers and of streams continue from each dataset to the next.
     """
 
     def __init__(self, parts: Sequence[ContainerReader], shifts: Sequence[RecordShift]) -> None:

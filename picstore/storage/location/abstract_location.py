@@ -33,8 +33,8 @@ def fresh(size: int) -> memoryview:
 def first_of_runs(begins: I64, ends: I64, near: int) -> I64:
     """Group n byte ranges of a file into runs, each to be read at once; return the index of each run's first range.
 
-    ``begins``, which must ascend, and ``ends`` are int64 (n,). A range joins the previous ranges' run if it begins at
-    most ``near`` bytes after the largest of their ends.
+    The ranges are ``begins`` to ``ends``, both int64 (n,); ``begins`` must ascend. A range joins the present run if the
+    range begins at most ``near`` bytes after the largest end in the run.
     """
     import numpy as np  # Imported here, because locations must load without NumPy.
 
@@ -59,9 +59,9 @@ class AtomicWriter(Protocol):
 
 
 class Root(ABC):
-    """Folder, or several folders read as one: ``root / "name"`` is a file in it, ``str(root)`` is a name for messages.
+    """Folder, or several folders read as one. ``root / "name"`` is a file in it, ``str(root)`` its name for messages.
 
-    Roots are values: comparable, picklable, and without open files.
+    Roots are comparable and picklable, and hold no open files.
     """
 
     __slots__ = ()
@@ -84,9 +84,8 @@ class Location(Root):
     """Folder or file to read, local or in an object store.
 
     Raises:
-        NotADataset: a missing file is read, or its ``size`` requested.
-        PicstoreError: access is refused, or the store cannot be reached; this is not Damage, because the bytes may be
-            sound.
+        NotADataset: a file that is read, or whose ``size`` is requested, is missing.
+        PicstoreError: access is refused, or the store cannot be reached. Not Damage, because the bytes may be sound.
     """
 
     __slots__ = ()
@@ -105,16 +104,16 @@ class Location(Root):
 
     @abstractmethod
     def read_pieces(self, pieces: Sequence[Piece], *, file: str, near: int = 0) -> None:
-        """Read parts of the file, each into memory of its own; from an object store, concurrently.
+        """Read parts of the file, each given as its offset and the memory to fill; from an object store, concurrently.
 
-        Parts of an object that are at most ``near`` bytes apart are read with one request. ``file`` is the file's name
-        in messages. Raise Truncated if the file ends before the end of a part.
+        One request reads parts of an object that are at most ``near`` bytes apart. ``file`` is the file's name in
+        messages. Raise Truncated if the file ends before the end of a part.
         """
 
     def read_cached(self, pieces: Sequence[Piece]) -> bool:
         """Read parts of the file, as :meth:`read_pieces` does, if all parts are in the system's page cache.
 
-        Otherwise ask the disk to fetch the parts, so that a caller can first ask for parts of several files, then wait.
+        Otherwise ask the system to fetch the parts from the disk, and do not wait.
 
         Returns:
             Whether the parts were read; if not, their memory may have any content. Always False for an object store.
@@ -127,10 +126,7 @@ class Location(Root):
 
     @abstractmethod
     def lines(self) -> Iterator[bytes]:
-        """Yield the lines of the file, with their line ends, without holding the whole file in memory.
-
-        A line of more than MAX_LINE bytes is yielded in parts.
-        """
+        """Yield the lines of the file, with their line ends; a line of more than MAX_LINE bytes is yielded in parts."""
 
     @abstractmethod
     def size(self) -> int:
@@ -197,9 +193,9 @@ class WritableLocation(Location):
 
     @abstractmethod
     def replace(self, data: bytes, *, expected: bytes) -> bool:
-        """If the file's content is ``expected``, replace it by ``data`` and return True; else return False.
+        """If the file's content is ``expected``, replace the content by ``data`` and return True; else return False.
 
-        In an object store, the write is one conditional request. In a folder, the caller must hold a lock.
+        In a folder, the caller must hold a lock; in an object store, the write is one conditional request.
         """
 
     @abstractmethod
@@ -219,7 +215,8 @@ class WritableLocation(Location):
         """Return a context that locks this file until the context or the process ends; in a store, it does nothing.
 
         If ``create`` is true, create a missing file. Raise UsageError with the message ``busy`` if another process
-        still holds the lock after ``wait`` seconds, or if locks are unsupported; Conflict if the file was removed.
+        still holds the lock after ``wait`` seconds, UsageError if locks are unsupported, and Conflict if the file was
+        removed.
         """
 
 

@@ -21,10 +21,10 @@ def partial_path(path: Path) -> Path:
 
 
 class AtomicFile:
-    """Writer of a file under a unique temporary name; ``close`` syncs the file and gives it its final name.
+    """Writer of a file under a temporary name; ``close`` syncs the file and gives it its final name.
 
-    The name is unique, because a second process may write the same file after the first was wrongly taken for dead. The
-    temporary file is locked until it is renamed, so that ``sweep`` removes only files of dead processes.
+    The temporary name is unique, because a second process may write the same file. The temporary file is locked until
+    it is renamed, because ``sweep`` removes unlocked files, which dead processes have left.
     """
 
     def __init__(self, path: Path) -> None:
@@ -108,7 +108,7 @@ os.register_at_fork(before=_flush_all)
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its missing parents, so that they outlast a crash of the machine.
+    """Create a folder and its missing parents, and sync them, so that they survive a crash of the machine.
 
     Raise UsageError if the path is too long for its file system.
     """
@@ -133,9 +133,9 @@ def sync_folder(path: Path) -> None:
 
 
 def sync(descriptor: int) -> None:
-    """Write to the disk what was written to an open file, or changed in an open folder.
+    """Flush an open file, or the entries of an open folder, to the disk.
 
-    On macOS, fsync leaves data in the disk's cache; F_FULLFSYNC flushes it too, but some file systems lack it.
+    On macOS, fsync leaves data in the disk's cache. F_FULLFSYNC flushes that cache, but some file systems lack it.
     """
     if hasattr(fcntl, "F_FULLFSYNC"):
         with contextlib.suppress(OSError):

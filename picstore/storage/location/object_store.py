@@ -75,7 +75,7 @@ class SentParts:
 
 
 class MultipartUpload:
-    """Writer of an object, which uploads parts in a thread; an object of less than one part takes a single request.
+    """Writer of an object; a thread uploads its parts. An object of less than one part takes a single request.
 
     ``put`` uploads an object given as bytes or as an iterator of parts; an error of the iterator aborts the upload.
     """
@@ -119,7 +119,7 @@ class MultipartUpload:
     def _send_to_thread(self, part: bytes | _Abandoned | None, *, report: bool = True) -> None:
         """Pass a part, or None at the object's end, to the thread that uploads; wait while the thread's queue is full.
 
-        If the thread has failed, raise its error if ``report`` is true, else do nothing.
+        If the thread has failed, raise its error, or do nothing if ``report`` is false.
         """
         while True:
             if self._error is not None:
@@ -155,7 +155,8 @@ class Bucket(RemoteFile, WritableLocation):
     def parse(cls, scheme: str, rest: str) -> Bucket:
         """Parse a URL, given as its scheme and the ``rest`` after ``scheme://``.
 
-        Raise UsageError if the URL names no bucket, or contains credentials, which manifests and messages would show.
+        Raise UsageError if the URL names no bucket, or contains credentials, because manifests and messages would show
+        them.
         """
         if has_credentials(f"{scheme}://{rest}"):
             url = redact(f"{scheme}://{rest}")

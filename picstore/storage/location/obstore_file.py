@@ -74,9 +74,9 @@ class RemoteFile(Location):
 
     Attributes:
         scheme: scheme of the URL, such as "s3".
-        bucket: a bucket, a container of Azure, a host and port, or a repository of the Hugging Face hub.
-        key: the path in the bucket, without a slash at its end.
-        expected: version, set by :meth:`pin`, that the file must have when it is read; empty for any.
+        bucket: bucket, Azure container, host with port, or repository of the Hugging Face hub.
+        key: path in the bucket, without a slash at its end.
+        expected: version that the file must have when it is read, set by :meth:`pin`; empty for any version.
     """
 
     scheme: str
@@ -196,7 +196,7 @@ class RemoteFile(Location):
     def pin(self) -> tuple[Self, int]:
         """Return this file with ``expected`` set to its present version, and its size in bytes.
 
-        If the file has another version by the time the returned location is read, Changed is raised.
+        Reading the returned file raises Changed if the file then has another version.
         """
         meta = self._meta()
         return replace(self, expected=_version_of(meta)), int(meta["size"])
@@ -313,7 +313,7 @@ class ConditionFailed(PicstoreError):
 
 
 def retries(*, patient: bool) -> Retries:
-    """Return the rule of retries: 10 retries, or, if ``patient``, retries for 3 minutes, in which a store may restart.
+    """Return the rule of retries: 10 retries, or retries for 3 minutes if ``patient``, because a store may restart.
 
     The first requests of a command are not patient, so that a wrong setting fails soon.
     """

@@ -15,10 +15,10 @@ from picstore.storage.location.resolve import Location, Where, locate
 def require_apart(destination: Where, sources: Iterable[Where], *, may_be_equal: bool = False) -> None:
     """Raise UsageError if the destination is a source, lies in a source, or contains a source.
 
-    If a dataset lay in a folder of images, the folder's next conversion would take the dataset for a class, which would
-    change the labels of all classes that sort after it. Local folders are compared by device and inode too, which finds
-    the same folder behind links, ``..``, bind mounts and other spellings on a case-insensitive file system. A source
-    includes the folders to which links in its top level lead. ``may_be_equal`` allows a source itself as destination.
+    If a dataset lay in a folder of images, the folder's next conversion would take the dataset for a class and change
+    the labels of all classes that sort after it. Local folders are also compared by device and inode, because links,
+    bind mounts and other spellings may name the same folder. Folders to which links in a source's top level lead are
+    part of the source. ``may_be_equal`` allows a destination that is a source.
     """
     out = locate(destination)
     for source in map(locate, sources):

@@ -30,16 +30,17 @@ def kind_of(mode: int) -> str:
 def version_of(status: os.stat_result) -> str:
     """Describe the version of a local file: size, modification time, change time, and the name of this machine.
 
-    The change time (ctime) reveals changes that keep size and modification time, such as replacement of the file by
-    ``mv`` or ``cp -p``. Inode numbers would too, but several FUSE file systems change them later.
+    The change time (ctime) reveals changes that keep size and modification time, such as those by ``mv`` and ``cp -p``.
+    Inode numbers are not used, because several FUSE file systems change them later.
     """
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {platform.node()}"
 
 
 def is_version(status: os.stat_result, version: str) -> bool:
-    """Return whether a file still has the version that :func:`version_of` described.
+    """Return whether a file still has the ``version`` that :func:`version_of` described.
 
-    On another machine, only size and modification time must agree, because copies have other change times.
+    If ``version`` is from another machine, only size and modification time must agree, because a copy of the file has
+    another change time.
     """
     size, modified, changed, machine = version.split(" ", 3)
     same = (status.st_size, status.st_mtime_ns) == (int(size), int(modified))
@@ -47,9 +48,9 @@ def is_version(status: os.stat_result, version: str) -> bool:
 
 
 def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Return descriptor and size of a regular file, opened for reading; raise OSError immediately for other files.
+    """Open a regular file for reading; return its descriptor and size. Raise OSError immediately for other files.
 
-    Without this check, opening a named pipe might wait forever for a writer, and reading a device might never end.
+    Opening a named pipe could wait forever for a writer, and reading a device might never end.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)

@@ -80,10 +80,7 @@ def _match_url(path: str) -> re.Match[str] | None:
 
 
 def checked_path(where: str | os.PathLike[str]) -> Path:
-    """Return a local path; raise UsageError if it is a URL, or has a character that no path can have.
-
-    Such characters are the zero byte and half a surrogate pair.
-    """
+    """Return a local path; raise UsageError if ``where`` is a URL, or has a character that no path can have."""
     path = Path(where)
     if _match_url(os.fspath(where)) is not None:
         raise UsageError(f"{redact(os.fspath(where))} is a URL; give a path of this machine")
@@ -118,9 +115,9 @@ def is_relative(name: str) -> bool:
 
 
 def read_at(where: Where, offset: int, size: int, *, file: str, allocate: Allocate = fresh) -> memoryview:
-    """Read ``size`` bytes at ``offset`` of a file, which messages call ``file``, into memory from ``allocate``.
+    """Read ``size`` bytes at ``offset`` of a file into memory from ``allocate``; ``file`` is its name in messages.
 
-    Memory is allocated only for bytes that the file has.
+    No memory is allocated for bytes beyond the file's end.
 
     Raises:
         NotADataset: the file is missing.
@@ -131,9 +128,9 @@ def read_at(where: Where, offset: int, size: int, *, file: str, allocate: Alloca
 
 
 def map_concurrently(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Yield the function's result for each item, in order; slow calls run in 16 threads, which get 64 items together.
+    """Yield the function's result for each item, in order. Calls that prove slow continue in 16 threads.
 
-    Calls run one by one until they prove slow: in a thread, reading a file's footer takes 0.3 ms instead of 0.1 ms.
+    Fast calls run without threads: reading a local file's footer takes 0.3 ms in a thread, 0.1 ms without.
     """
     waiting = iter(items)
     taken = 0.0

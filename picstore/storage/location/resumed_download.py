@@ -43,14 +43,14 @@ class OutOfRange(PicstoreError):
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Rule of retries after waits: the first wait is the shortest, later waits are random.
+    """Rule for retries of failed requests, with a wait before each retry; waits after the first are random.
 
     Attributes:
-        most: largest number of retries.
-        base: each random wait is at most ``base`` times the previous wait.
-        seconds: time in seconds after the first request from which failures are no longer retried.
-        first: the first wait in seconds; no later wait is shorter.
-        longest: the longest possible wait in seconds.
+        most: maximum number of retries.
+        base: maximum ratio of a wait to the previous wait.
+        seconds: time in seconds from the first request, after which failures are no longer retried.
+        first: first and shortest wait in seconds.
+        longest: longest wait in seconds.
     """
 
     most: int
@@ -85,8 +85,8 @@ class Retries:
 def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | None = None) -> T:
     """Call ``request`` until it does not raise Unreachable, and return its result.
 
-    ``waits`` yields the seconds to wait between calls; once it is exhausted, raise the last Unreachable. ``since`` is
-    the ``time.monotonic()`` from which :func:`wait` counts the store's silence for its log message; by default now.
+    ``waits`` yields the seconds to wait between calls; when ``waits`` is exhausted, raise the last Unreachable.
+    ``since`` is passed to :func:`wait`; it is now by default.
     """
     began = time.monotonic() if since is None else since
     while True:
@@ -97,9 +97,10 @@ def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | 
 
 
 def wait(waits: Iterator[float], failure: Unreachable, since: float) -> None:
-    """Wait as many seconds as ``waits`` yields next, before a retry; raise ``failure`` if ``waits`` is exhausted.
+    """Wait as many seconds as ``waits`` yields next; raise ``failure`` if ``waits`` is exhausted.
 
-    If the store has sent no bytes for :data:`TELL_AFTER` seconds, log this, at most once a minute per process.
+    ``since`` is the ``time.monotonic()`` at which the store last sent bytes, or was first asked. If this time is at
+    least :data:`TELL_AFTER` seconds ago, log a warning, at most once a minute per process.
     """
     global _told
     seconds = next(waits, None)
@@ -113,11 +114,11 @@ def wait(waits: Iterator[float], failure: Unreachable, since: float) -> None:
 
 
 class Download:
-    """Bytes of an object from ``begin`` to ``end``, or of the whole object, downloaded by iterating over them.
+    """Download of the bytes ``begin`` to ``end`` of an object, or of the whole object; iterating yields the bytes.
 
     Args:
-        get: sends one request, for a range or the whole object, and returns obstore's answer.
-        stream: yields the body of an answer, in pieces of at least a given number of bytes.
+        get: function that requests a range, or the whole object, and returns obstore's answer.
+        stream: function that yields the body of an answer in pieces of at least a given number of bytes.
         file: name of the object in messages.
 
     Attributes:
@@ -127,7 +128,7 @@ class Download:
     Raises:
         OutOfRange: the object has no byte at ``begin``.
         Unreachable: the store cannot be reached, even after retries.
-        PicstoreError: the errors of ``get``; and when iterating, the object has changed, or an answer is too long.
+        PicstoreError: ``get`` raises it; or, while iterating, the object has changed or an answer is too long.
     """
 
     def __init__(

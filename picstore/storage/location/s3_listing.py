@@ -29,7 +29,7 @@ class Page:
 
 
 def list_s3(request: dict[str, str], *, where: str) -> Iterator[Page]:
-    """Yield the pages of a listing, given the parameters of S3's ListObjectsV2; messages name ``where``.
+    """Yield the pages of a listing. ``request`` holds the parameters of S3's ListObjectsV2; messages name ``where``.
 
     Raises:
         MissingDependency: botocore is not installed.
