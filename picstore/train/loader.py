@@ -40,9 +40,9 @@ class EpochSampler:
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration begin an epoch; the first call after ``load_state_dict`` keeps the loaded position.
 
-        The first call tells which number the training loop gives to the state's epoch; later calls count from there.
-        The loop and the loader may number epochs differently: if a limit on steps ends an epoch early, Lightning counts
-        a new epoch, but the loader first makes the rest of the old one.
+        The first call's ``epoch`` is the training loop's number for the state's epoch; later calls count from there.
+        The numbers may differ from the loader's: if a limit on steps ends an epoch early, Lightning counts a new epoch,
+        but the loader first makes the rest of the old one.
         """
         self.loader._cursor.follow_epoch(epoch)
 

@@ -204,7 +204,7 @@ def join_values(parts: Iterable[tuple[I64, Values, Form]], failures: Iterable[Fa
 def require_form(form: Form, expected: Form, record: int, who: str) -> None:
     """Raise UsageError if a record's value does not have the type and shape in ``expected``.
 
-    The error's message is ``who``, for example "record 4 has", followed by the expected form.
+    ``who`` begins the error's message, for example "record 4 has".
     """
     if form != expected:
         raise UsageError(
@@ -321,10 +321,7 @@ def _failure(container: Container, k: int, reason: str) -> Failure:
 
 
 def check_values(returned: Any, ids: I64) -> tuple[Values, Form]:
-    """Return the values that a function returned for records ``ids``, and their type and shape.
-
-    Returns:
-        Values, an array (n, …) or n strings; and their form.
+    """Return the values that a function returned for records ``ids``, an array (n, …) or n strings, and their form.
 
     Raises:
         UsageError: the function did not return a tensor, an array or a list with one value for each record. Or a value

@@ -70,10 +70,8 @@ def make_mapped_column(
     """Call the job's function for all images of a dataset or selection, and save the values as a column.
 
     Args:
-        column: name of the new column.
         settings: what determines the values, as JSON; a resumed run must have equal settings.
         engine: engine of processes; or the number of threads of this process that make batches.
-        resume: whether to continue an interrupted run.
         limit: maximum number of failed images with which the column is saved.
 
     Raises:

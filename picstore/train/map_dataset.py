@@ -48,21 +48,20 @@ class MapDataset(data.Dataset[Item]):
     A MapDataset works with samplers, ``Subset``, ``random_split`` and a DataLoader's workers, forked or spawned, and
     can be pickled. Images equal those of a :class:`Loader` with the same transforms, seed and epoch. Each record is
     read alone; of a large image, only the rows of tiles that the transforms need are read. :class:`Loader` is faster,
-    because it reads whole containers in order.
+    because it reads whole containers.
 
     Call ``set_epoch`` before each epoch. Without the call, a DataLoader's workers draw new parameters for each batch
-    from the seed that torch gives them. Outside of workers the epoch is then 0, and the first record that comes again
-    with the same parameters causes a warning.
+    from the seed that torch gives them. Outside of workers the epoch is 0, and the first record that comes again with
+    the same parameters causes a warning.
 
     Args:
         path: directory or URL of a finished dataset; or an open dataset.
-        transform: transforms, as for :class:`Loader`. Callables take one image (3, H, W), and torch's generators are
-            not seeded. ``Views`` can have no callables and no targets here; they make each image a dict of the groups'
-            views, (count, 3, H, W) each.
+        transform: as for :class:`Loader`. Callables take one image (3, H, W), and torch's generators are not seeded.
+            With ``Views``, which take no callables and no targets here, each image is a dict of the groups' views,
+            (count, 3, H, W) each.
         seed: seed of the transforms.
-        targets: names of targets, as for :class:`Loader`. With targets an item is ``(image, target)``. The target is a
-            dict of the ``label``, the ``id``, the targets that move with the image, and the record's values in the
-            columns.
+        targets: as for :class:`Loader`. With targets an item is ``(image, target)``. The target is a dict of the
+            ``label``, the ``id``, the targets that move with the image, and the record's values in the columns.
         dtype, max_pixels, reducing_gap: as for :class:`Loader`.
 
     Attributes:

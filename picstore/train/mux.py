@@ -55,19 +55,19 @@ class DataMux(BatchLoader[MuxOrder]):
 
     Args:
         config: file in PicPoc's format or in TOML, see ``picstore/train/mux_config.py``; options given here have
-            precedence over those in the file. Or a list of open datasets, such as selections, each with its base label
-            (the number added to its labels) and its count of records in a batch.
-        transform: transforms of the sources (datasets) that have no transforms of their own. Callables among them get
-            whole batches, with images of all sources.
+            precedence over the file's. Or a list of open datasets, such as selections, each with its base label (the
+            number added to its labels) and its count of records in a batch.
+        transform: transforms of the datasets that have no transforms of their own. Callables get whole batches, with
+            images of all datasets.
         schedule: counts that change: ``(step, counts)`` in ascending order of steps, which are indices of batches. From
-            the step on, ``counts`` replace the configuration's. They are a list, one for each source, or a dict from
-            names to counts. A source's name is its ``name`` in TOML, or else its path as written. A source missing in
+            the step on, ``counts`` replace the configuration's. They are a list, one for each dataset, or a dict from a
+            dataset's name to its count. The name is ``name`` in TOML, or else the path as written. A dataset missing in
             the dict keeps its count.
         global_counts: whether counts are for the batches of all ranks together; the sizes of the ranks' batches then
             differ by at most one. Otherwise counts are for each rank's batch.
-        lanes: number of parts of each source that batches mix, at most 65,536. By default all sources together have
-            about 32, and no two ranks read the same part. ``load_state_dict`` takes over the lanes of the state unless
-            they are given here.
+        lanes: number of parts of each dataset that batches mix, at most 65,536. By default all datasets together have
+            about 32, and no two ranks read the same part. ``load_state_dict`` takes over the state's lanes unless they
+            are given here.
         classes: meaning of labels if the datasets have different classes: ``"join"`` gives all classes of one name the
             same label, ``"offset"`` numbers each dataset's classes after those of the previous one, ``"same"`` keeps
             labels as they are. None also keeps labels, with a warning if a label has several names. Labels of boxes do
@@ -175,8 +175,8 @@ class DataMux(BatchLoader[MuxOrder]):
         """Resume where another mux of the same datasets and seed stopped.
 
         The other mux may have had other counts, another schedule or another world size, if one of this mux's global
-        batches begins exactly where the other mux stopped, after the same number of samples of each dataset. A state in
-        the middle of a batch, after ``read``, also needs the same counts and world size.
+        batches begins after the same number of samples of each dataset as the other mux's complete global batches had.
+        A state in the middle of a batch, after ``read``, also needs the same counts and world size.
 
         Raises:
             UsageError: the state does not fit this mux.

@@ -115,9 +115,9 @@ def read_config(path: Any) -> MuxConfig:
 
     Args:
         path: file, or a list of open datasets, each with its base label (the number added to its labels) and its count
-            of records in a batch. A file whose name ends in .toml is TOML. Any other file has the format of the library
-            PicPoc: path, base label and count of each dataset. Relative paths in a file are looked up in the file's
-            folder, then in the working directory.
+            of records in a batch. A file whose name ends in .toml is TOML; others have PicPoc's format: path, base
+            label and count of each dataset. Relative paths are looked up in the file's folder, then in the working
+            directory.
     """
     if not isinstance(path, (str, os.PathLike)):
         if not isinstance(path, Sequence) or isinstance(path, (bytes, bytearray)):

@@ -80,7 +80,7 @@ def sampled(table, descriptor, y, x):
 def _filtered(table, descriptor, y, x):
     """Resample an unrotated image; return red, green and blue of the output pixels (y, x).
 
-    Pixels are first summed along columns, with 6 fractional bits, and then along rows, as on the CPU.
+    Sums along columns come first, with 6 fractional bits, and then sums along rows, as on the CPU.
     """
     width, height = load_i32(descriptor, SIZE), load_i32(descriptor, SIZE + 1)
     weights = tl.load(table + WEIGHTS).to(tl.pointer_type(tl.int32))
@@ -139,8 +139,8 @@ def _position(descriptor, y, x, axis: tl.constexpr):
     """Compute where the output pixels (y, x) lie along one axis of the source image.
 
     Returns:
-        Three values. The positions, float64 in source pixels, at most 2 pixels outside the part of the source that may
-        be read. The first pixel of that part. The last pixel of that part.
+        Positions in source pixels, float64; and the first and last source pixel that may be read. Positions are at most
+        2 pixels outside the pixels that may be read.
     """
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5

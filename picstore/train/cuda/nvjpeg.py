@@ -102,7 +102,7 @@ def check_determinism() -> None:
     """Check that torch does not fill new memory with a constant, which could overwrite an image decoded by nvJPEG.
 
     Raises:
-        UsageError: torch fills new memory. nvJPEG's hardware does not wait for the CUDA stream that fills the memory.
+        UsageError: torch fills new memory; nvJPEG's hardware does not wait for the fill.
     """
     fills: Any = torch.utils.deterministic
     if torch.are_deterministic_algorithms_enabled() and fills.fill_uninitialized_memory:
@@ -118,7 +118,7 @@ class DecodedStreams:
 
     Attributes:
         images: uint8 (3, h, w) on the device; None for a stream that neither the device nor the CPU decodes.
-        problems: reason for each None in ``images``, by index in ``images``.
+        problems: reason for each None in ``images``, by index.
         refused: reasons, one for each image that the device left to the CPU.
     """
 
@@ -133,8 +133,7 @@ def decode_all(streams: Sequence[torch.Tensor], sizes: I64, *, decode: Decode, d
     Args:
         streams: uint8 (m,) in CPU memory, one for each image.
         sizes: int64 (n, 2), expected width and height of each image.
-        decode: function returned by ``load_decoder``.
-        device: the device of ``decode``.
+        decode: function returned by ``load_decoder`` for ``device``.
 
     Raises:
         torch.cuda.OutOfMemoryError: the device has too little memory for one image.
@@ -164,8 +163,6 @@ def _decode_some(
     streams: list[torch.Tensor], decode: Decode, device: torch.device, *, again: bool = False
 ) -> list[torch.Tensor | str]:
     """Decode JPEG streams in one call; if it fails, in a call for each half, and so on down to single streams.
-
-    If the call lacks memory, first free torch's cached memory and repeat the call with ``again`` set.
 
     Returns:
         For each stream its image or, if the stream fails even alone, the error's message.
@@ -198,10 +195,7 @@ def _decode_some(
 
 
 def _kind_of(error: RuntimeError) -> str:
-    """Return the kind of a decoder's error: ``"memory"``, ``"device"``, or ``"stream"`` for a fault of the JPEG.
-
-    Decoders raise RuntimeError for all kinds; torchvision even turns torch's OutOfMemoryError into a RuntimeError.
-    """
+    """Return the kind of a decoder's error: ``"memory"``, ``"device"``, or ``"stream"`` for a fault of the JPEG."""
     text = str(error)
     found = _STATUS.search(text)
     status = int(found[1]) if found else 0

@@ -31,8 +31,8 @@ def lock_pages(array: U8, device: torch.device) -> bool:
         device: a GPU; or the CPU with Triton's interpreter, which can read any memory.
 
     Returns:
-        Whether the memory is page-locked. Memory that is not from ``map_memory`` is not locked: a batch from Ray's
-        object store, for instance, is used only once. The first refusal by CUDA is logged.
+        Whether the memory is page-locked. Memory that is not from ``map_memory`` is not. CUDA's first refusal is
+        logged.
     """
     if device.type != "cuda":
         return True

@@ -36,15 +36,14 @@ class Worker:
 class EpochCursor:
     """Next batch of a loader, as an epoch and the index of a batch in the epoch.
 
-    A DataLoader's workers are copies of the loader, and do not tell the original loader their positions. So each worker
-    keeps its position in memory that all processes share. Worker w of n makes the batches w, w + n, … of an epoch,
-    because a DataLoader asks its workers in turn.
+    A DataLoader's workers are copies of the loader, so each worker keeps its position in memory that all processes
+    share. Worker w of n makes the batches w, w + n, … of an epoch, because a DataLoader asks its workers in turn.
 
     Args:
         length: function from an epoch to its number of batches, or to None if the epoch has no end.
         whole: whether the iteration after one that was broken off begins the next epoch; otherwise it continues with
-            the next batch. In workers it always begins the next epoch if epochs end, because workers are ahead of the
-            batches that the caller has taken.
+            the next batch. If epochs end, workers always begin the next epoch, because they are ahead of the batches
+            that the caller has taken.
 
     Attributes:
         loads: number of states that were loaded. Iterators that began before the latest load are outdated.

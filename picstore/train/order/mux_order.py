@@ -103,8 +103,7 @@ class MuxOrder:
     """Order of a mux: the fields alone determine each batch of each rank.
 
     The samples of a source (dataset) are numbered through all its epochs. A global batch takes as many samples of each
-    source as the schedule says, after the samples of the previous batch. So global batches are the same for every world
-    size. See :class:`Order` and :class:`SteppedOrder`.
+    source as the schedule says, after those of the previous batch. So global batches are the same for every world size.
     """
 
     schedule: MuxSchedule
@@ -139,8 +138,8 @@ class MuxOrder:
     def shares(self, batch: int) -> I64:
         """Return the number of samples of each source in this rank's part of a global batch, int64 (sources,).
 
-        If the number of ranks does not divide a source's count, the leftover samples go to one rank each. The turn of
-        the ranks goes on from source to source, so the batches of two ranks differ by at most one sample.
+        Samples left over because the number of ranks does not divide a source's count go to the ranks in turn, through
+        all sources. So the batches of two ranks differ by at most one sample.
         """
         counts = np.array(self.schedule.counts_at(batch))
         return divide_samples(counts, self.rank, self.world_size, first=np.cumsum(counts) - counts)

@@ -182,7 +182,7 @@ def keep_own(first: I64, last: I64, shares: I64, group: I64 | int = 0) -> I64:
 def default_lanes(world_size: int, sources: int = 1) -> int:
     """Return the number of lanes of each source: MIN_LANES // ``sources``, rounded up to a multiple of the world size.
 
-    With a multiple, ranks share no lane; with the division, more sources take no more memory.
+    With a multiple, ranks share no lane; dividing by ``sources`` keeps memory constant.
     """
     return -(-max(1, MIN_LANES // sources) // world_size) * world_size
 
@@ -190,9 +190,8 @@ def default_lanes(world_size: int, sources: int = 1) -> int:
 def find_rank(rank: int | None, world_size: int | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """Return the rank and world size of this process.
 
-    Arguments have precedence over torch.distributed, which has precedence over the environment's RANK and WORLD_SIZE;
-    the defaults are 0 and 1. Raise UsageError if only one of rank and world size is given, or if either is not an
-    integer or is out of range.
+    The arguments come first, then torch.distributed, then RANK and WORLD_SIZE of the environment, then 0 and 1. Raise
+    UsageError if only one of rank and world size is given, or if one of them is not an integer or is out of range.
     """
     if (rank is None) != (world_size is None):
         raise UsageError("rank and world_size belong together: give both or neither")

@@ -90,7 +90,7 @@ class Pipeline:
     def start(self) -> None:
         """Start the threads and load the kernels, unless an earlier call has done so.
 
-        The kernels are loaded in the caller's thread, so that a keyboard interrupt can end a compilation.
+        The caller's thread loads the kernels, so that a keyboard interrupt can end a compilation.
         """
         if self._started:
             return

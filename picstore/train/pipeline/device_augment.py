@@ -54,12 +54,12 @@ def augment_views(
     """Resample and color the decoded images (3, h, w) of several batches; return the views of one group of views.
 
     Args:
-        places: for each batch, two arrays: left and top of each decoded image in its stored image, int64 (n, 2), and
-            the factor by which decoding divided each image's sides, int64 (n,).
+        places: for each batch, left and top of each decoded image in its stored image, int64 (n, 2); and the factor by
+            which decoding divided each image's sides, int64 (n,).
         params: for each batch, the parameters of the group's transforms.
 
     Returns:
-        For each batch, the group's views. If the transforms fix the size: a tensor (views, n, 3, H, W). Otherwise: for
+        The group's views of each batch: a tensor (views, n, 3, H, W) if the transforms fix the size; otherwise, for
         each view, a list of n images (3, h, w).
     """
     count, sizes = group.count, [len(each) for each in images]

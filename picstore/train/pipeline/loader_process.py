@@ -188,7 +188,7 @@ class LoaderProcess:
     def end_sequence(self, number: int) -> None:
         """End a sequence, dropping the batches that still come, so that another sequence can begin.
 
-        Do nothing if a later sequence has begun, because a garbage collection may close an old iterator late.
+        Do nothing if a later sequence has begun, because garbage collection may close an old iterator late.
         """
         if number != self._sequences or not self.running or not self.alive:
             return

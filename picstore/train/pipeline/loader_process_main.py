@@ -250,8 +250,8 @@ class SpanPipelines:
     """Maker of the batches of spans (ranges of batches), with one pipeline for each span.
 
     A pipeline starts as soon as the previous pipeline has requested its last containers, because a span's first batch
-    has to wait for a container of each lane (part of the epoch that batches mix). For a short time both pipelines hold
-    containers, each within the budget of memory.
+    waits for a container of each lane (part of the epoch). Meanwhile both pipelines hold containers, each within the
+    budget of memory.
     """
 
     def __init__(

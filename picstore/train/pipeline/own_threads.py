@@ -45,7 +45,7 @@ class Call(Protocol):
 class ThreadPool:
     """``count`` threads that run calls in the order of submission; the first call starts the threads.
 
-    If ``yields`` is set, the threads have a lower priority than other threads. On two cores, crops of images of 12
+    With ``yields``, the threads have a lower priority than other threads. On two cores, crops of images of 12
     megapixels are then made at 2,959 images/s, against 2,709 with equal priorities.
 
     An executor of concurrent.futures takes no calls once the main thread has ended, although a training loop may
@@ -248,8 +248,8 @@ def close_at_exit(closable: Closable) -> None:
 class _Garbage:
     """Thread that closes objects found by a garbage collection; the thread runs while any object is open.
 
-    A collection may begin in a thread that holds a lock, such as ``threading.enumerate``'s. Threads need that lock in
-    order to end, so waiting there for a pipeline's threads would be a deadlock.
+    A collection may begin in a thread that holds a lock, such as ``threading.enumerate``'s. Waiting there for a
+    pipeline's threads, which need that lock in order to end, would be a deadlock.
     """
 
     def __init__(self) -> None:

@@ -77,11 +77,11 @@ class Prefetcher:
 
     The memory of an unread container is estimated: its stored size, times the ratio of memory to stored size of the
     source's containers read so far. With the estimate, crops of images of 12 megapixels are made at 2,295 images/s;
-    with whole stored sizes, at 2,146.
+    with stored sizes, at 2,146.
 
     The budget is exceeded only if one batch's containers exceed it or an estimate was too low. If the lanes together
     hold more than the budget, containers that no batch needs at the moment are evicted and read again later. The most
-    recently used container is evicted first, because lanes take turns: its turn comes last.
+    recently used container is evicted first, because the lanes take turns, and its turn comes last.
     """
 
     def __init__(
@@ -188,8 +188,7 @@ class Prefetcher:
     def _join_ending(self) -> None:
         """Wait until ending readers have ended; without this wait, containers in memory took twice the budget.
 
-        The caller must not hold the lock, because a garbage collection in a reader may need it to close this
-        prefetcher.
+        The caller must not hold the lock, because a garbage collection in a reader may need it.
         """
         while self._ending:
             self._ending.pop().join()
@@ -331,8 +330,7 @@ def _uses_alone(
 ) -> dict[ContainerKey, ContainerUse]:
     """Return, by key, a batch's uses of containers of which only single records are read.
 
-    If any needed record of a container was not set aside (copied earlier), all needed records are read, even those that
-    were set aside. Containers that the batch needs whole are left out.
+    If any needed record of a container was not set aside (copied earlier), all its needed records are read.
     """
     samples, alone = wanted.samples, {}
     if samples.held is None:
