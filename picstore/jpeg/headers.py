@@ -33,10 +33,11 @@ class CodingParameters:
     """Contents of a JPEG's headers except size and sampling.
 
     Attributes:
-        quantization: quantization tables by destination, each with its first byte (precision, destination).
-        huffman: Huffman tables; of several definitions, the last counts.
+        quantization: for each destination (T.81, B.2.4.1) the quantization table, with its first byte (precision and
+            destination).
+        huffman: Huffman tables; the last of several definitions counts.
         selectors: components of the first scan, with their Huffman tables.
-        spectral: the last three bytes of the scan header: 0, 63, 0 in a sequential scan.
+        spectral: last three bytes of the scan header: 0, 63, 0 in a sequential scan.
         jfif, adobe: bodies of the APP0 and the APP14 segment, empty if there is no such segment.
         orientation: orientation in EXIF, 1 … 8.
     """

@@ -49,8 +49,8 @@ class HuffmanTable:
     def extended(self, symbols: Iterable[int]) -> HuffmanTable | None:
         """Return a table with codes for the additional ``symbols``, or None if too few codes are free.
 
-        New codes follow the longest old code and are at least as long, so that old codes, and data that was coded with
-        them, stay valid. The code of all ones stays free, as the standard requires (C.2).
+        Data coded with the old codes stays valid, because new codes follow the longest old code and are at least as
+        long. The code of all ones stays free, as the standard requires (C.2).
         """
         added = bytes(sorted(symbols))
         if len(self.symbols) + len(added) > 256:
@@ -98,13 +98,13 @@ def optimal_table(frequencies: Sequence[int]) -> HuffmanTable:
 
 @device_function
 def optimal_codes(frequencies, counts, symbols, codes):
-    """Compute the optimal code as :func:`optimal_table` does, but resolve ties as libjpeg-turbo does.
+    """Compute the code of :func:`optimal_table`, but choose among equally good codes as libjpeg-turbo does.
 
     Args:
         frequencies: uint32 (256,), frequency of each symbol.
         counts: uint8 (16,), takes the number of codes of 1, 2, … 16 bits.
         symbols: uint8 (256,), takes the symbols in the order of their codes.
-        codes: uint32 (256,), takes for each symbol its code << 5 | bits.
+        codes: uint32 (256,), takes for each symbol its code << 5 | number of bits.
     """
     number, weights = np.empty(257, np.int64), np.empty(257, np.int64)
     found = 0

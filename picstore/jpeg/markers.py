@@ -47,7 +47,7 @@ class Header:
         width, height: size in pixels.
         components: components in the order of the frame header.
         scan_components: number of components in the first scan.
-        restart_interval: number of MCUs between restart markers; 0 if there are none (T.81, B.2.4.4).
+        restart_interval: number of MCUs between restart markers; 0 if there are no markers (T.81, B.2.4.4).
         length: number of bytes before the entropy-coded data of the first scan.
     """
 
@@ -132,10 +132,9 @@ def header_from_segments(segments: Iterable[MarkerSegment]) -> Header:
 
 
 def find_restart_segments(jpeg: bytes | memoryview, header: Header) -> tuple[I64, I64]:
-    """Return the offsets at which a stream's restart segments begin, and the offsets at which they end.
+    """Return the offsets at which a JPEG's restart segments begin, and those at which they end, both int64 (segments,).
 
-    ``header`` is the stream's header, with one interleaved scan. Offsets are int64 (segments,), in bytes. A stream
-    without restart markers has one segment.
+    ``header`` is the JPEG's header, with one interleaved scan. A JPEG without restart markers has one segment.
 
     Raises:
         ImageError: the restart markers contradict the headers, or EOI is missing.

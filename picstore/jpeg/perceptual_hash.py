@@ -36,13 +36,12 @@ _LUMA = np.array([0.299, 0.587, 0.114])  # weights of red, green and blue (T.871
 def perceptual_hash(jpeg: bytes | memoryview) -> int:
     """Hash a training JPEG to 64 bits; re-encoded, resized or slightly changed copies share most of the bits.
 
-    The hash is pHash's (``imagehash.phash``): for each of the 8 × 8 lowest coefficients of the image's cosine
-    transform, row by row, a bit that is set if the coefficient is above the median. The transform adds up the blocks'
-    means, which the DC coefficients give, times the integrals of cosines over the blocks; therefore size, padding and
-    quantization do not matter. Images with a side of less than 128 pixels are decoded.
+    The hash is pHash's (``imagehash.phash``). It has a bit for each of the 8 × 8 lowest coefficients of the image's
+    cosine transform, row by row; the bit is set if the coefficient is above the median. The transform is computed from
+    the DC coefficients, the means of blocks, except that images with a side of less than 128 pixels are decoded.
 
     Raises:
-        ImageError: the stream is damaged or not a training JPEG.
+        ImageError: the bytes are damaged or not a training JPEG.
     """
     dc, width, height = read_luma_dc(jpeg)
     blocks: F64 = dc.astype(np.float64)
@@ -78,7 +77,7 @@ def read_luma_dc(jpeg: bytes | memoryview) -> tuple[Array, int, int]:
         int32 (rows, columns), for each block 8 * (mean - 128) in quantization steps; width and height in pixels.
 
     Raises:
-        ImageError: the stream is damaged or not a training JPEG.
+        ImageError: the bytes are damaged or not a training JPEG.
     """
     source = np.frombuffer(jpeg, np.uint8)
     frame = np.empty(parse.FRAME, np.int64)
@@ -91,7 +90,7 @@ def read_luma_dc(jpeg: bytes | memoryview) -> tuple[Array, int, int]:
 
 @kernel("(uint64, int64, int64[::1])")
 def read_scan(address, size, frame):
-    """Read the luma's DC coefficients from a stream, and fill ``frame`` as ``parse.parse_frame`` does.
+    """Read the luma's DC coefficients from a JPEG; write the headers' values to ``frame`` (see ``parse.parse_frame``).
 
     Return 0 or a negative code of damage; and the coefficients of all blocks of all MCUs, int32 (rows, columns).
     """
@@ -115,10 +114,10 @@ def read_scan(address, size, frame):
 
 @device_function
 def _make_plan(frame, tables):
-    """Return the addresses of the lookup tables of each block of an MCU, uint64 (blocks, 4).
+    """Return for each block of an MCU the addresses of its lookup tables, uint64 (blocks, 4).
 
-    The tables are ``single`` and ``by_length`` for DC, then pairs of codes and ``by_length`` for AC; see
-    ``coefficients.fill_table`` and ``coefficients.fill_pairs``.
+    The four tables are ``single`` and ``by_length`` for DC, ``pairs`` and ``by_length`` for AC (see
+    ``coefficients.py``).
     """
     plan, base = np.empty((parse.blocks_of_mcu(frame), 4), np.uint64), _u64(tables.ctypes.data)
     for b in range(plan.shape[0]):
@@ -135,7 +134,7 @@ def _make_plan(frame, tables):
 def _read_segments(flat, segments, frame, tables, dc):
     """Read the luma's DC coefficients of all segments into ``dc``; return 0 or a negative code of damage.
 
-    ``tables`` is an argument, so that numba does not free it while its addresses are in use.
+    ``tables`` is an argument, because numba would otherwise free the array while its addresses are in use.
     """
     h, v, interval = frame[parse.HORIZONTAL], frame[parse.VERTICAL], frame[parse.INTERVAL]
     plan, address = _make_plan(frame, tables), _u64(flat.ctypes.data)

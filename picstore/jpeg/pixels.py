@@ -33,22 +33,23 @@ def decode(
     """Decode a JPEG, or a box of it, to RGB at a given size; the pixels are those of a loader with this box and size.
 
     If the JPEG has restart markers, as ``convert`` writes them, only the tiles under the box are decoded. An
-    orientation in the headers is not applied; images of a dataset are upright.
+    orientation in the headers is not applied; images of a dataset need no rotation.
 
     Args:
-        jpeg: one stream of any kind: baseline or progressive, grey, color or CMYK.
+        jpeg: bytes of a JPEG of any kind: baseline or progressive, grey, color or CMYK.
         box: left, top, width, height in pixels; the whole image by default.
         size: (height, width), or the shorter side's length, which keeps the aspect ratio; by default the box's size.
         interpolation: ``"nearest"``, ``"box"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``, antialiased, or
             torchvision's or Pillow's member of the same name.
-        reducing_gap: None for exact pixels. With a number of at least 1.0, the image is decoded at 1/2, 1/4 or 1/8 if
-            that is at least this many times the output's size, as in Pillow; ``"nearest"`` ignores the argument.
+        reducing_gap: None for exact pixels; otherwise a number of at least 1.0. The image is then decoded at 1/2, 1/4
+            or 1/8 if the box is then still at least ``reducing_gap`` times the output's size, as in Pillow;
+            ``"nearest"`` ignores the argument.
 
     Returns:
         uint8 (height, width, 3), C-contiguous, in memory of its own; grey images have three equal channels.
 
     Raises:
-        ImageError: the stream is damaged or not a JPEG.
+        ImageError: the bytes are damaged or not a JPEG.
         UsageError: the box is empty or not within the image, or another argument has an impossible value.
     """
     code = filters.code_of(interpolation)
@@ -104,7 +105,7 @@ def _integers(values: Any, count: int, problem: str) -> list[int]:
 
 
 def _cut(jpeg: bytes | memoryview, header: Header, box: Box, factor: int) -> tuple[bytes | memoryview, tuple[int, int]]:
-    """Cut a box out of a stream if possible; return the cut or the whole stream, and the (x, y) of the box in it."""
+    """Cut a box out of a JPEG if possible; return the cut or the whole JPEG, and the (x, y) of the box in it."""
     if header.restart_interval and box != (0, 0, header.width, header.height):
         left, top, width, height = box
         # Widen the box to whole pixels of the reduced image.

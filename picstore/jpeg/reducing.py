@@ -27,7 +27,7 @@ def decode_factors(shrink: npt.ArrayLike, gap: float | None) -> I64:
 
     Args:
         shrink: float array of any shape, factors by which decoding and resampling together divide the sides.
-        gap: smallest factor to leave to the resampling, as Pillow's ``reducing_gap``; None for exact pixels.
+        gap: smallest factor that is left to the resampling, as Pillow's ``reducing_gap``; None for exact pixels.
 
     Returns:
         int64 of the same shape: the largest of 8, 4 and 2 that leaves at least ``gap`` to the resampling, else 1.

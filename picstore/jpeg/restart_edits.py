@@ -42,13 +42,11 @@ def bit_length(difference):
 def find_edits(starts, blocks, intervals, edits, sizes):
     """Write the edits (new DC differences) that new restart markers need, and count the differences' sizes.
 
-    Every MCU whose index is a multiple of the new or the old interval gets an edit for each block that ``blocks``
-    marks; if ``every`` is true, all MCUs get edits.
-
     Args:
         starts: int64, notes of ``block_starts.find_block_starts``: each block's position and DC difference.
         blocks: int64 (blocks of an MCU, 4): component, DC table, AC table, whether the DC is edited.
-        intervals: number of MCUs, new interval, old interval (all MCUs if there are no old markers), ``every``.
+        intervals: number of MCUs; new and old restart interval (all MCUs if there are no old markers); whether to edit
+            all MCUs, not only those at multiples of an interval.
         edits: takes rows of edits; at least as many rows as needed.
         sizes: int64 (DC tables, DC_SIZES), takes the number of edited differences of each size, by table.
 
@@ -106,9 +104,9 @@ def bits_after_edits(
 
     Args:
         starts: int64, notes of ``block_starts.find_block_starts``: each block's position in the old scan.
-        edits, columns: new DC differences, and the DC table of each edited block, as for ``write_scan``.
+        edits, columns: arguments of ``write_scan``: new DC differences, and the DC table of each edited block.
         tables: DC tables of the new scan.
-        mcus: MCUs of a new segment, MCUs from one entry point to the next, and blocks of an MCU.
+        mcus: numbers of MCUs of a new segment, of MCUs from one entry point to the next, and of blocks of an MCU.
 
     Returns:
         int64 (segments, points), bits from the segment's beginning to each entry point, without stuffing.
@@ -135,8 +133,8 @@ def distances_in_stream(stream: U8, begins: I64, bits: I64) -> U16 | None:
         bits: int64 (segments, points), bits from the segment's beginning to each entry point, without stuffing.
 
     Returns:
-        uint16 (segments, points), bits of the stream from the previous entry point, or the segment's beginning, to
-        each entry point. None if a distance does not fit uint16.
+        uint16 (segments, points), bits of the stream from the previous entry point, or the segment's beginning, to each
+        entry point. None if a distance does not fit uint16.
     """
     escaped = np.flatnonzero(stream[:-1] == 0xFF)
     escaped = escaped[(stream[escaped + 1] == 0) & (escaped >= begins[0])]

@@ -32,11 +32,11 @@ def mcu_size(*, components: int, subsampling: str) -> tuple[int, int]:
 def restart_interval(columns: int, mcu_width: int, *, tile_width: int = TILE_WIDTH) -> int:
     """Choose the number of MCUs between restart markers: a divisor of ``columns`` that makes tiles near ``tile_width``.
 
-    Widths are in pixels; ``columns`` is the number of MCUs in a row of the image. MCUs are counted across the ends of
-    rows (T.81, B.2.4.4), so the interval must be a divisor for every row to begin a segment and the tiles to form a
-    grid. Nearness is measured as a ratio of widths; of two equally near divisors the smaller is chosen, because
-    narrower tiles cut closer. No tile is narrower than half of ``tile_width``. If the number of columns is prime, the
-    tile is the whole row, because a marker after every MCU would add 10 to 33 % to a photograph.
+    Widths are in pixels; ``columns`` is the number of MCUs in a row of the image. Tiles form a grid only if every row
+    begins a segment; MCUs are counted across the ends of rows (T.81, B.2.4.4), so the interval must be a divisor.
+    Nearness is the ratio of the larger to the smaller of two widths; of two equally near divisors the smaller is
+    chosen, because narrower tiles cut closer. No tile is narrower than half of ``tile_width``. If ``columns`` is prime,
+    the tile is the whole row, because a marker after every MCU would add 10 to 33 % to a photograph.
     """
     wide = (k for k in range(1, columns + 1) if columns % k == 0 and 2 * k * mcu_width >= tile_width)
     return min(wide, key=lambda k: (max(k * mcu_width / tile_width, tile_width / (k * mcu_width)), k), default=columns)
@@ -45,9 +45,9 @@ def restart_interval(columns: int, mcu_width: int, *, tile_width: int = TILE_WID
 def entry_interval(interval: int, mcu_width: int) -> int:
     """Choose the number of MCUs between entry points of a restart segment; 0 if its tile needs no entry points.
 
-    An entry point is the first bit of an MCU within a segment (docs/format.md, "Entry points"). Tiles wider than twice
-    ``TILE_WIDTH`` are whole rows of up to 7,000 symbols. They get an entry point every ``TILE_WIDTH`` pixels, so that
-    reading the part between two points takes as long as reading a usual tile.
+    An entry point is the first bit of an MCU within a segment (docs/format.md, "Entry points"). Only tiles wider than
+    twice ``TILE_WIDTH``, which are whole rows of up to 7,000 symbols, need entry points, one every ``TILE_WIDTH``
+    pixels.
     """
     return TILE_WIDTH // mcu_width if interval * mcu_width > 2 * TILE_WIDTH else 0
 
@@ -55,8 +55,8 @@ def entry_interval(interval: int, mcu_width: int) -> int:
 def rows_to_cut(boxes: I64, tilings: I64) -> I64:
     """Return the rows of tiles that a cut of each box copies: int64 (n, 2), the first row and the last + 1.
 
-    ``boxes`` and ``tilings`` are those of :func:`picstore.jpeg.cut.cut_batch`. An MCU height of 0, for an unusual
-    subsampling, counts as 1 in divisions.
+    ``boxes`` and ``tilings`` are those of :func:`picstore.jpeg.cut.cut_batch`. An MCU height of 0 stands for an unusual
+    subsampling, and counts as 1.
     """
     height, mcu_height = tilings[:, HEIGHT], np.maximum(tilings[:, MCU_HEIGHT], 1)
     first = np.maximum(boxes[:, 1] - CUT_MARGIN, 0) // mcu_height

@@ -69,13 +69,13 @@ def add_restart_markers(jpeg: bytes | memoryview, interval: int | None = None) -
     other APPn and COM segments are dropped. A Huffman table is extended if it lacks a code for a new DC difference.
 
     Args:
-        jpeg: the stream. Bytes after EOI are dropped, and EOI may be missing.
+        jpeg: bytes of the JPEG. Bytes after EOI are dropped, and EOI may be missing.
         interval: MCUs between markers (T.81, B.2.4.4), 1 … 65,535; by default one tile, see
             :func:`picstore.jpeg.tiles.restart_interval`.
 
     Raises:
-        NotTranscodable: the stream is progressive, arithmetic-coded, lossless, not of 8 bits, CMYK or RGB, of an
-            unusual sampling, in several scans, rotated by EXIF, or damaged; the message names the reason.
+        NotTranscodable: the JPEG is progressive, arithmetic-coded, lossless, not of 8 bits, CMYK or RGB, of an unusual
+            sampling, in several scans, rotated by EXIF, or damaged; the message names the reason.
         UsageError: the interval is out of range.
     """
     segments, header = read_marker_segments(jpeg)
@@ -104,7 +104,7 @@ def transcode(
 def transcode_all(
     sources: Iterable[tuple[bytes | memoryview, Sequence[MarkerSegment], Header]], interval: int | None = None
 ) -> list[TranscodedJpeg | NotTranscodable]:
-    """Transcode several JPEGs as :func:`transcode` does, but read two at the same time, which is a fifth faster.
+    """Transcode several JPEGs by :func:`transcode`, but read two at the same time, which is a fifth faster.
 
     Returns:
         For each source the result of :func:`transcode`, or the error that it would raise.
@@ -121,11 +121,11 @@ def find_entry_points(jpeg: bytes | memoryview, step: int) -> U16 | None:
     """Find the entry points of a JPEG whose restart segments all have the same number of MCUs.
 
     Args:
-        jpeg: the stream.
+        jpeg: bytes of the JPEG.
         step: number of MCUs from one entry point to the next, less than the number of MCUs in a segment.
 
     Returns:
-        As :attr:`TranscodedJpeg.entry_points`; None also if the stream is damaged or cannot be transcoded.
+        The same as :attr:`TranscodedJpeg.entry_points`; None also if the JPEG is damaged or cannot be transcoded.
     """
     try:
         segments, header = read_marker_segments(jpeg)
@@ -214,7 +214,7 @@ def _flatten(jpeg: bytes | memoryview, header: Header) -> tuple[U8, I64]:
 
 @lru_cache(maxsize=64)
 def _mcu_blocks(parts: tuple[tuple[int, int, int], ...], *, every: bool) -> tuple[I64, I64]:
-    """Return the blocks of an MCU, as ``find_edits`` takes them, and the index of the DC table of each edited block.
+    """Return the argument ``blocks`` of ``find_edits``, and the index of the DC table of each edited block.
 
     Args:
         parts: for each component the number of blocks, and the indices of its DC and AC table.
@@ -235,7 +235,7 @@ def _find_block_starts(scans: Sequence[_ScanRewriter]) -> None:
 
 
 class _ScanRewriter:
-    """Scan of a JPEG that is transcoded: its data and Huffman tables, and the edits that new restart segments need.
+    """Scan of a JPEG that is transcoded: its data, its Huffman tables, and the edits that new restart segments need.
 
     Attributes:
         damage: code of the damage that ``block_starts.find_block_starts`` found, or 0.
@@ -365,7 +365,7 @@ class _ScanRewriter:
     def _write_stream(self, huffman: HuffmanTables, headers: bytes) -> tuple[bytes, I64]:
         """Return the new stream, and the lengths in bytes of its restart segments, int64.
 
-        The old scan is freed, so that memory holds the file at most three times: the given bytes and two copies.
+        Free the old scan, so that memory holds the file at most three times: the given bytes and two copies.
         """
         tables = pack_tables([huffman[0, k] for k in self._dc])
         # Upper bound of the size: an edit takes at most 16 + 11 bits, stuffing at most doubles all bytes, and a marker

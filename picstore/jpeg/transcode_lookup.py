@@ -25,13 +25,15 @@ _END = 1 << 14
 def make_lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> tuple[U16, U16, U32, U32]:
     """Build the lookup tables of ``block_starts``, DC tables first; cached, because many JPEGs have the same tables.
 
+    An index of the first two arrays is the value of the next LOOKUP_BITS bits.
+
     Returns:
-        single: uint16 (tables, 2**LOOKUP_BITS), the first symbol in the next LOOKUP_BITS bits: symbol | length of its
-            code << 8; 0 for a longer code or none.
-        several: uint16 (tables, 2**LOOKUP_BITS), for AC tables only, all symbols in the next LOOKUP_BITS bits: number
-            of bits they take | number of coefficients << SKIP_SHIFT | END_OF_BLOCK if the last symbol ends the block;
-            NO_ENTRY for a longer code or none, and for more than 63 coefficients. Entries have 16 bits, so that the AC
-            tables stay in the first-level cache.
+        single: uint16 (tables, 2**LOOKUP_BITS), the first symbol | length of its code << 8; 0 for a longer code or
+            none.
+        several: uint16 (tables, 2**LOOKUP_BITS), for AC tables only, all symbols in the bits: number of bits they take
+            | number of coefficients << SKIP_SHIFT | END_OF_BLOCK if the last symbol ends the block; NO_ENTRY for a
+            longer code or none, and for more than 63 coefficients. Entries have 16 bits, so that the AC tables stay in
+            the first-level cache.
         ranges: uint32 (tables, 3, 18), for each code length the first code, the last code + 1, and the index of the
             first code's symbol.
         symbols: uint32 (tables, 256), symbols in the order of their codes.
@@ -85,9 +87,9 @@ def _fill_single(counts, symbols, single, ranges):
 
 @device_function
 def _fill_several(counts, symbols, width, windows):
-    """Write entries (see SKIP_SHIFT) for windows w, the stream's next ``width`` bits, to ``windows[2**width + w]``.
+    """Write the entry (see SKIP_SHIFT) for each value w of the next ``width`` bits to ``windows[2**width + w]``.
 
-    Call this for smaller widths first: the entry of the bits after the first code and value is added to theirs.
+    Smaller widths must be filled first, because entries of the bits after the first code and value are added.
     """
     k = 0
     index = 1 << width

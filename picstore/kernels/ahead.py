@@ -47,8 +47,8 @@ class Compiled:
 def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Compiled:
     """Compile the kernels that the cache lacks, with a notice on stderr.
 
-    If several processes call this at the same time, one compiles and the others wait. If there is no folder for the
-    cache, each process compiles the kernels for itself.
+    If several processes call this at the same time, one compiles and the others wait. Without a folder for the cache,
+    each process compiles the kernels for itself.
 
     Args:
         kernels: dispatchers of :func:`picstore.kernels.jit.kernel`.
@@ -90,8 +90,8 @@ def _noted() -> Iterator[None]:
 def _locked(folder: Path | None) -> Iterator[None]:
     """Hold a lock in the cache's folder, if the folder's file system supports locks.
 
-    The lock keeps the ranks of a training run, which start at the same time, from all compiling the same kernels. If a
-    process hangs while it holds the lock, perhaps on another machine, other processes continue without the lock.
+    Without the lock, all ranks of a training run would compile the same kernels at its start. If a process hangs while
+    it holds the lock, perhaps on another machine, other processes continue without the lock.
     """
     with contextlib.ExitStack() as stack:
         if folder is not None:

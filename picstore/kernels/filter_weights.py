@@ -51,7 +51,7 @@ def _lanczos(distance):
 
 @device_function
 def _filter_value(distance, interpolation, a):
-    """Return a filter's value at ``distance`` half-widths from its center; values do not add up to 1.
+    """Return a filter's value, not normalized, at ``distance`` half-widths from the filter's center.
 
     ``a`` is the parameter of Keys' cubic, which other filters ignore.
     """
@@ -69,7 +69,7 @@ def _filter_value(distance, interpolation, a):
 def _set_triangle(values, center, support, begin, end):
     """Write the triangle filter's values at pixels ``begin`` to ``end - 1`` to ``values``; return their sum.
 
-    The filter's middle and half-width, ``center`` and ``support``, are in pixels.
+    ``center`` is the filter's middle and ``support`` its half-width, in pixels.
     """
     total = 0.0
     for j in range(begin, end):
@@ -82,7 +82,7 @@ def _set_triangle(values, center, support, begin, end):
 def _set_values(values, center, support, begin, end, interpolation, antialias):
     """Write the values of any filter; arguments and result are those of ``_set_triangle``.
 
-    Without antialiasing, values before ``begin`` and from ``end`` on are added to the first and the last value.
+    Without antialiasing, values outside of pixels ``begin`` to ``end - 1`` are added to the first or the last value.
     """
     a = SHARP_CUBIC if antialias else PLAIN_CUBIC
     first, last = begin, end
@@ -118,7 +118,7 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
 
     Args:
         start, size: start and length of the box, in source pixels.
-        low, high: bounds of the clip, in source pixels.
+        low, high: bounds of the clip (the pixels that may be used), in source pixels.
         extent: number of pixels of the image.
         interpolation: code of a filter, such as ``filters.BICUBIC``.
         antialias: whether to widen a filter that minifies. If not, weights beyond the clip are added to those of its
@@ -126,8 +126,9 @@ def axis_weights(start, size, low, high, extent, interpolation, antialias, lengt
         length: number of pixels of the output.
 
     Returns:
-        Four arrays. For each output pixel: the first source pixel; the number of source pixels; their weights; and the
-        weight of the fill: ``ONE`` minus the sum of the weights, or ``ONE`` if the center is outside of the clip.
+        Four arrays, with an element for each output pixel: index of the first source pixel; number of source pixels;
+        their weights; and the weight of the fill color: ``ONE`` minus the sum of the weights, or ``ONE`` if the center
+        is outside of the clip.
     """
     scale = math.floor(size / length * GRID + 0.5) / GRID
     support = _support(size, length, interpolation, antialias)

@@ -25,7 +25,8 @@ _lock: Any = find("numba.core.compiler_lock.global_compiler_lock") or threading.
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator that compiles a function at its first call, if ``ahead.py`` has not, and caches machine code.
 
-    A process loads a cached kernel in 5 ms, so kernels are few; functions that only kernels call are device functions.
+    A process loads a cached kernel in 5 ms. Kernels should therefore be few; functions that only kernels call are
+    device functions.
 
     Args:
         signature: types of the arguments in numba's notation; a kernel with a :func:`caller` also needs the type of its
@@ -77,8 +78,8 @@ def address_of(function: Any) -> int:
 def caller(signature: str) -> Any:
     """Return a function by which kernels call a kernel with this signature, given the kernel's address.
 
-    The machine code of the calling kernel contains no copy of the called kernel, so both kernels can be compiled in
-    parallel, and each only once. A copy would gain nothing, because called kernels take 10 µs or more.
+    The calling kernel's machine code contains no copy of the called kernel, so each kernel is compiled once, in
+    parallel with others. Called kernels take 10 µs or more, so a copy would gain nothing.
 
     Returns:
         A function that takes the address, and a tuple of the kernel's arguments.
@@ -128,8 +129,8 @@ def device_function(function: Callable[..., Any]) -> Any:
 def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that compiles or loads a kernel within ``linked_only``, without garbage collection.
 
-    A collection traverses all objects of torch and numba. Collections would take 0.1 of the 0.4 s in which a process
-    loads its first kernel, and a fifth of the time to compile a kernel.
+    Collections would take 0.1 of the 0.4 s in which a process loads its first kernel, and a fifth of the time to
+    compile a kernel.
     """
 
     def compile_without_collection(signature: Any) -> Any:
@@ -149,7 +150,7 @@ def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any
 def inlined(function: Callable[..., Any]) -> Any:
     """Decorate a short device function, which LLVM is to copy into its callers: a copy costs no more than a call.
 
-    numba's own inlining infers the types of each copy again, which took a tenth of the time to compile the decoder.
+    numba's own inlining would infer the types of each copy again, a tenth of the decoder's compile time.
     """
     return numba.njit(**inline_options())(function)
 

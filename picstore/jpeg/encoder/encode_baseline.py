@@ -63,14 +63,14 @@ def strip_height(width: int) -> int:
 def encode_strips(
     strips: Iterable[U8], *, size: tuple[int, int], quality: int, subsampling: str, interval: int | None = None
 ) -> TranscodedJpeg:
-    """Encode as ``encode`` does, from an image's strips; only the strips' symbols stay in memory.
+    """Encode an image from strips of its rows, of which only the Huffman symbols stay in memory.
 
     Symbols take 1.4 bytes per pixel for photographs at quality 90, and at most 6 for 4:2:0, 8 for 4:2:2, 12 for 4:4:4.
 
     Args:
-        strips: pixels as ``encode`` takes them, from top to bottom, each but the last of a multiple of 16 rows.
+        strips: pixels as ``encode`` takes them, from top to bottom. Each strip but the last has a multiple of 16 rows.
         size: width and height of the image.
-        quality, subsampling, interval: as for ``encode``; with several strips, ``interval`` must divide a row's MCUs.
+        quality, subsampling, interval: see ``encode``; with several strips, ``interval`` must divide a row's MCUs.
 
     Raises:
         UsageError: the strips do not form an image of this size, or an argument is out of range.

@@ -50,9 +50,9 @@ def make_divisors(factors: list[int]) -> U16:
         factors: 64 quantization factors, row by row.
 
     Returns:
-        uint16 (3, 64): for each factor the addend, the reciprocal and the scale, such that ``(value + addend) *
-        reciprocal * scale >> 32`` is the rounded quotient of a value, below 2**14, by 8 times the factor, because the
-        transform scales by 8 (A. Fog, "Optimizing subroutines in assembly language", 16.9).
+        uint16 (3, 64): for each factor an addend, a reciprocal and a scale. For a value below 2**14, ``(value + addend)
+        * reciprocal * scale >> 32`` is the rounded quotient of the value by 8 times the factor (A. Fog, "Optimizing
+        subroutines in assembly language", 16.9). The DCT scales its result by 8.
     """
     divisors = np.zeros((3, 64), np.uint16)
     for k, factor in enumerate(factors):
@@ -83,7 +83,7 @@ def _quantized(memory: VectorMemory, row: Vector, divisors: Any) -> Vector:
 
 @vector_function(4, returns=True)
 def forward_dct(memory: VectorMemory, samples: Any, stride: Any, divisors: Any, out: Any) -> Any:
-    """Compute the quantized coefficients of a block; kernels call this with uint64 arguments.
+    """Compute the quantized coefficients of a block; all arguments are uint64.
 
     Args:
         samples: address of the first sample, uint8.

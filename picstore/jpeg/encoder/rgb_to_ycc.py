@@ -75,8 +75,8 @@ def convert_row(source, steps, width, padded, out, plane, spare):
         steps: bytes from one pixel to the next, and from one channel to the next: (3, 1) for interleaved channels, (1,
             any) for planes, (1, 0) for a grey image, of which only the row of Y is written.
         width, padded: numbers of samples in a row without and with padding.
-        out: address of the row of Y, with STEP - 1 writable bytes after the row; the row of Cb begins ``plane`` bytes
-            later, the row of Cr 2 * ``plane`` bytes later.
+        out: address of the row of Y, with STEP - 1 writable bytes after the row.
+        plane: bytes from the row of Y to the row of Cb, and from the row of Cb to the row of Cr.
         spare: address of 3 * STEP bytes of scratch.
     """
     across, channel = steps

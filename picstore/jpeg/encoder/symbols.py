@@ -41,10 +41,10 @@ def _add_block(target, counters, kind, difference, block, nonzero):
     """Store and count the symbols of a block; return the address for the next symbol.
 
     Args:
-        target: address of uint32 symbols.
+        target: address for uint32 symbols.
         counters: address of uint32 (4, 256), frequencies of symbols by table.
         kind: 0 for luma, 1 for chroma.
-        difference: DC coefficient minus the DC coefficient of the component's previous block.
+        difference: the block's DC difference.
         block: int16 (64,), coefficients in zigzag order.
         nonzero: uint64 whose bit *k* is set if coefficient *k* is not zero.
     """
@@ -72,12 +72,13 @@ def _fill_rows(source, row, shape, rows, stride):
     """Convert the pixels of a row of MCUs to samples of Y, Cb and Cr.
 
     Args:
-        source: address of the first pixel; numbers of bytes between rows, between pixels, and between channels.
+        source: four numbers: address of the first pixel; bytes between rows, between pixels, and between channels.
         row: index of the row of MCUs.
-        shape: width and height of the image, MCUs in a row, and sampling factors of the luma.
+        shape: five numbers: width and height of the image, MCUs in a row, horizontal and vertical sampling factor of
+            the luma.
         rows: address of three planes at full width, each of 8 rows times the luma's vertical sampling factor; then two
             planes of 8 rows of halved chroma.
-        stride: number of bytes from one row of samples to the next.
+        stride: bytes between rows of samples.
     """
     first, down, across, channel = source
     width, height, columns, h, v = shape
@@ -108,12 +109,13 @@ def _fill_rows(source, row, shape, rows, stride):
 
 @kernel("(UniTuple(int64, 4), UniTuple(int64, 6), int64, uint16[:, :, ::1], uint32[::1], int64[::1], uint32[:, ::1])")
 def find_symbols(source, shape, interval, divisors, symbols, ends, frequencies):
-    """Quantize an image, or whole restart segments of it, and find the symbols.
+    """Quantize an image, or whole restart segments of it, and find the Huffman symbols.
 
     Args:
-        source: address of the first pixel; numbers of bytes between rows, between pixels, and between channels (0 for
-            grey).
-        shape: width and height, MCUs in a row and rows of MCUs, sampling factors of the luma.
+        source: four numbers: address of the first pixel; bytes between rows, between pixels, and between channels (0
+            for grey).
+        shape: six numbers: width and height, MCUs in a row and rows of MCUs, horizontal and vertical sampling factor of
+            the luma.
         interval: number of MCUs in a segment.
         divisors: uint16 (2, 3, 64), results of ``make_divisors`` for luma and chroma.
         symbols: uint32, takes at most ``MAX_SYMBOLS`` symbols per block.
@@ -174,9 +176,9 @@ def choose_codes(frequencies, tables):
     """Compute the optimal Huffman codes for each table: DC of luma, DC of chroma, AC of luma, AC of chroma.
 
     Args:
-        frequencies: as ``find_symbols`` fills them.
-        tables: counts, uint8 (4, 16), symbols, uint8 (4, 256), and codes, uint32 (4, 256), take the results of
-            ``optimal_codes`` for each table.
+        frequencies: uint32 (4, 256), frequency of each symbol, by table.
+        tables: three arrays, which take for each table the results of ``optimal_codes``: counts, uint8 (4, 16);
+            symbols, uint8 (4, 256); codes, uint32 (4, 256).
 
     Returns:
         Number of bits that the codes and values of all symbols take.
@@ -194,12 +196,12 @@ def write_symbols(symbols, ends, codes, before, out, starts):
     """Write segments of a scan, each after a restart marker, except the first segment of the scan.
 
     Args:
-        symbols, ends: as ``find_symbols`` fills them.
+        symbols, ends: arrays that ``find_symbols`` has filled.
         codes: uint32 (4, 256), codes of ``choose_codes``.
         before: number of the scan's segments that previous calls have written.
         out: uint8, takes the segments; the caller makes it long enough.
-        starts: int64 (segments + 1,), takes the offset in ``out`` of each segment; last, the end + 2, where a further
-            segment would begin.
+        starts: int64 (segments + 1,), takes the offset in ``out`` of each segment; last, the offset at which a further
+            segment would begin, 2 bytes after the end.
 
     Returns:
         Number of bytes written.
