@@ -103,9 +103,9 @@ class Manifest:
 
 
 def with_uuid(manifest: Manifest, rows: Table) -> Manifest:
-    """Return a manifest with its uuid, a hash of its fields and of the index's rows; empty edits become None.
+    """Return the manifest with its uuid set to a hash of its fields and of the index's rows; empty edits become None.
 
-    Raise UsageError if a field has a type or range that a manifest cannot hold.
+    Raise UsageError if a field's value is of a wrong type or out of range.
     """
     edits = None if manifest.edits == Edits() else manifest.edits
     bare = replace(manifest, uuid="", edits=edits)
@@ -168,7 +168,7 @@ def read_manifest(root: Where, version: str | None = None) -> Manifest:
 
     Raises:
         Unfinished: a conversion or shuffle into this folder has not ended.
-        NotADataset: there is no manifest, or the file belongs to another program.
+        NotADataset: there is no manifest, or another program wrote the file.
         UsageError: the version does not exist.
         UnsupportedVersion: a later picstore wrote the manifest.
         Damage: the manifest is cut off, edited by hand or damaged.
@@ -204,10 +204,10 @@ def read_manifest_file(path: Location) -> Manifest:
 
 
 def parse_manifest(raw: bytes, path: Location) -> Manifest:
-    """Parse and check the text of a manifest, which was read from ``path``.
+    """Parse and check the text of a manifest; ``path`` is its file, for messages.
 
     Raise NotADataset if another program wrote the JSON, UnsupportedVersion if a later picstore wrote the manifest,
-    Truncated if the JSON is not whole, and Corrupt if the CRC or a field is wrong.
+    Truncated if the JSON is incomplete, and Corrupt if the CRC or a field is wrong.
     """
     try:
         document = json.loads(raw)
@@ -284,8 +284,8 @@ def _unfinished_verb(root: Location) -> str | None:
 def read_index(root: Where, manifest: Manifest) -> Table:
     """Read and check a dataset's index, ``layout.INDEX_ROW`` (containers,) in stored order.
 
-    Only this function checks that the manifest's uuid belongs to the content of manifest and index. Call it before the
-    uuid is used as a name of the content, as in a cache.
+    Call this function before using the manifest's uuid as a cache key: only it checks that the uuid is the hash of the
+    content of manifest and index.
 
     Raises:
         Damage: the index is missing or damaged, or does not match the manifest, or the uuid is wrong.

@@ -23,9 +23,9 @@ Check: TypeAlias = Callable[[Any], None]
 
 
 class MalformedJson(ValueError):
-    """Error for a JSON value of a wrong type, range or set of members.
+    """Error for a JSON value of a wrong type, out of range, or with wrong members.
 
-    ``path`` holds the keys that lead to the value, the innermost first, because each level of checks adds its key.
+    ``path`` holds the keys that lead to the value, the innermost first.
     """
 
     def __init__(self, problem: str) -> None:
@@ -104,7 +104,7 @@ def closed_object(members: Mapping[str, Check]) -> Check:
 
 
 def open_object(required: Mapping[str, Check], possible: Mapping[str, Check] | None = None) -> Check:
-    """Return a check that a value is an object with all ``required`` members, each of which passes its own check.
+    """Return a check of an object's members: all ``required`` members must be present and pass their checks.
 
     Members in ``possible`` must pass their checks if they are present; further members may have any form. All numbers
     must be finite, and the object may have at most 32 levels.
@@ -123,7 +123,7 @@ def open_object(required: Mapping[str, Check], possible: Mapping[str, Check] | N
 
 
 def _check_each(values: Any, checks: Iterable[tuple[Any, Check]], form: str) -> None:
-    """Run the check of each pair (key, check) on ``values[key]``; if it fails, add the key to the error's path.
+    """For each pair (key, check), run the check on ``values[key]``; if it fails, add the key to the error's path.
 
     ``form`` formats the key for the path: ``".{}"`` for a member's name, ``"[{}]"`` for an item's index.
     """

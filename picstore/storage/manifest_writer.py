@@ -61,10 +61,10 @@ DAMAGED = f"{MANIFEST}.damaged"  # name to which `repair` moves a damaged manife
 def publish_dataset(
     root: Where, summaries: Sequence[FileSummary], *, counts: RecordCounts | None = None, **fields: Any
 ) -> Manifest:
-    """Write index and counts of complete files, then the manifest, which makes the files a dataset.
+    """Write index and record counts of complete files of containers, then the manifest, which makes them a dataset.
 
     ``counts`` is None if the counts are unknown. ``fields`` are the fields of :class:`Manifest` that the files do not
-    determine: ``streams``, ``container_size``, ``classes`` …. Raise Conflict if the folder now holds another dataset.
+    determine, such as ``classes``. Raise Conflict if the folder now holds another dataset.
     """
     root = locate_writable(root)
     rows = index_rows(summaries)
@@ -78,10 +78,11 @@ def publish_dataset(
 def append_rows(
     manifest: Manifest, old: Table, summaries: Sequence[FileSummary], **fields: Any
 ) -> tuple[Manifest, bytes]:
-    """Return the manifest of a dataset to which files were appended, and the bytes of the new index.
+    """Return the manifest of a dataset to which files are appended, and the bytes of the new index.
 
-    ``manifest`` is the present manifest, ``old`` the rows of its index; ``fields`` are further fields of the manifest
-    to change. Appended files must have higher numbers than present files; equal numbers raise UsageError.
+    ``manifest`` is the present manifest, ``old`` holds its index rows, ``summaries`` describe the appended files, and
+    ``fields`` are further fields to change. Appended files must have higher numbers than present files; raise
+    UsageError for equal numbers.
     """
     numbers = {summary.file for summary in summaries} & {entry.file for entry in manifest.files}
     if numbers:
@@ -97,10 +98,10 @@ def append_rows(
 
 
 def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Replace a dataset's manifest by ``manifest``; keep the replaced manifest under its uuid as an earlier version.
+    """Replace a dataset's manifest by ``manifest``, and keep the old one under its uuid as an earlier version.
 
-    ``counts`` are the new version's record counts, None if unknown. Raise Conflict if the dataset's uuid is no longer
-    ``origin``; other errors: see :func:`edit_lock`.
+    ``counts`` are the new version's record counts, None if unknown. Raise Conflict if the dataset's uuid is not
+    ``origin`` any more; other errors: see :func:`edit_lock`.
     """
     with edit_lock(root):
         try:
@@ -119,7 +120,7 @@ def publish_edit(root: WritableLocation, origin: str, manifest: Manifest, counts
 
 
 def keep_counts(root: WritableLocation, manifest: Manifest, counts: RecordCounts | None) -> None:
-    """Write the record counts of a finished dataset, which were missing or wrong; do nothing if ``counts`` is None.
+    """Write missing or wrong record counts of a finished dataset anew; do nothing if ``counts`` is None.
 
     Raise UsageError if another process holds the lock of edits, or ``edits/`` is a symbolic link.
     """
@@ -184,9 +185,9 @@ def copy_manifest(root: WritableLocation) -> None:
 
 
 def remove_manifest(root: WritableLocation, manifest: Manifest) -> None:
-    """Make a dataset unfinished: remove the manifest's copy, the manifest and the counts, in this order.
+    """Make a dataset unfinished: remove first the manifest's copy, then the manifest, then the record counts.
 
-    The copy goes first, so that none is left of a manifest that is gone. Raise Conflict if the manifest was replaced.
+    Raise Conflict if another process has replaced the manifest.
     """
     with edit_lock(root):
         if read_manifest(root) != manifest:
@@ -200,8 +201,8 @@ def remove_manifest(root: WritableLocation, manifest: Manifest) -> None:
 def edit_lock(root: WritableLocation) -> Iterator[None]:
     """Hold a local dataset's lock during an edit; in an object store, hold none, because edits are conditional writes.
 
-    The lock is on the empty file ``edits/lock``. Incomplete files of killed edits are removed. Raise UsageError if
-    another process still holds the lock after a minute, if locks are not supported, or if ``edits/`` is a link.
+    Also remove incomplete files that killed edits have left. Raise UsageError if another process still holds the lock
+    after a minute, if locks are not supported, or if ``edits/`` is a symbolic link.
     """
     busy = f"{root} is being edited by another process"
     with (own_edits_folder(root) / LOCK).lock(busy, wait=_LOCK_WAIT, create=True):
@@ -228,11 +229,11 @@ def restore_manifest(root: WritableLocation) -> str | None:
     """Replace a damaged or missing manifest by its copy, or a missing, damaged or differing copy by the manifest.
 
     A damaged manifest is kept as ``picstore.json.damaged``. Return the name of the written file, MANIFEST or COPY;
-    None if both are sound.
+    None if manifest and copy are sound.
 
     Raises:
-        Unfinished: a conversion or shuffle into this folder has not ended; a copy is then not restored.
-        NotADataset: there is no dataset, or ``picstore.json`` belongs to another program and there is no copy.
+        Unfinished: a conversion or shuffle into this folder has not ended; nothing is written.
+        NotADataset: there is no dataset, or another program wrote ``picstore.json`` and there is no copy.
         UnsupportedVersion: a later picstore wrote the manifest.
         Damage: the manifest is damaged, and there is no sound copy.
         UsageError: another process is editing the dataset.

@@ -49,17 +49,17 @@ _KEPT_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Part of a container that has a CRC: an image, an image's header with some tile rows, or an attachment.
+    """Part of a container to read and check: an image, an image's header with some rows of tiles, or an attachment.
 
     Attributes:
         number: record number in the container.
         begin: offset of the image or attachment in the container.
-        at, length: offset of the part in ``PartialRead.buffer``, and its length in bytes.
+        at, length: offset of the part in ``PartialRead.buffer``, and its number of bytes.
         crc: CRC-32C of the part.
-        header: number of bytes of the header of an image of which only some rows are read; else 0.
-        header_at: offset in the buffer to which the header is read; it is then moved to ``at``, in front of the rows.
-        rows: tile rows that the part holds.
-        attachment: index of the attachment among the record's; None for an image.
+        header: number of bytes of the image's header if only some rows of the image are read, else 0.
+        header_at: offset in the buffer to which the header is read, before it is moved to ``at``, in front of the rows.
+        rows: rows of restart tiles that are read.
+        attachment: index of the attachment among the record's attachments; None for an image.
     """
 
     number: int
@@ -116,17 +116,17 @@ def whole_images(entries: Table) -> I64:
 def plan_reads(
     containers: Sequence[Container], wanted: Sequence[Bools], rows_of: RowsOf, *, attachments: bool, allocate: Allocate
 ) -> list[PartialRead | None]:
-    """Plan partial reads of containers; set ``held`` of each to what its buffer will hold.
+    """Plan partial reads of containers; set each container's ``held`` to describe what its buffer will hold.
 
     All containers are planned together, because a NumPy call takes as long for 2 images as for 32. Images without row
     checksums are read whole; images of which no row is needed are not read.
 
     Args:
-        containers: containers in memory without their payloads, such as :class:`TableReader` returns.
-        wanted: for each container bool (n,), the records to read.
+        containers: containers without their payloads, as :class:`TableReader` returns them.
+        wanted: for each container the mask of the records to read, bool (n,).
 
     Returns:
-        A plan for each container, or None if one read of the whole container is faster.
+        For each container the read, or None if reading the whole container is faster.
     """
     owner, number, entries, rows = _needed(containers, wanted, rows_of)
     header, length = entries["header_length"].astype(np.int64), entries["length"].astype(np.int64)
@@ -163,7 +163,7 @@ def plan_reads(
 
 
 def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: RowsOf) -> tuple[I64, I64, Table, I64]:
-    """Return arrays with an element per image to read: its container's index, record number, index entry and tile rows.
+    """Return four arrays with a row for each image to read: container, record number, index entry, and rows of tiles.
 
     ``rows_of`` is called once for all images, because drawing crop boxes takes 200 µs for 2 images, 250 µs for 32.
     """
@@ -199,8 +199,8 @@ def _attached(containers: Sequence[Container], owner: I64, number: I64) -> I64:
 def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]], I64]:
     """Merge parts that lie near each other in a container into byte ranges to read; leave out empty parts.
 
-    Return a dict of the ascending ranges to read, by index of the container; and for each part, int64 (n,), its offset
-    in its container's buffer. ``owner`` holds the index of each part's container; parts must not overlap.
+    ``owner`` holds the index of each part's container; parts must not overlap. Return each container's ascending byte
+    ranges, by index of the container; and each part's offset in its container's buffer, int64 (n,).
     """
     ranges: dict[int, list[Range]] = defaultdict(list)
     at = np.zeros(len(owner), np.int64)
@@ -224,7 +224,7 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
 def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Table, I64]:
     """Return the values of ``Container.held`` and ``Container.tops`` for images at the offsets ``at`` in a buffer.
 
-    For an image that ``found.there`` marks, they describe only the tile rows ``rows``; otherwise, the whole image.
+    The values describe only the rows of tiles ``rows`` of an image that ``found.there`` marks, else the whole image.
     """
     held = entries.copy()
     held["offset"] = at
@@ -242,7 +242,8 @@ def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Tab
 def _hold(container: Container, numbers: I64, held: Table, tops: I64, parts: Sequence[_Part]) -> None:
     """Set a container's ``held``, ``tops`` and ``attached`` to describe the parts that its buffer will hold.
 
-    ``numbers`` are the record numbers of the rows of ``held``. All other images and attachments get length 0.
+    ``numbers`` holds the record number of each element of ``held``. Images and attachments that are not among the parts
+    get length 0.
     """
     container.held, container.attached = container.index.copy(), container.attached.copy()
     container.held["length"] = container.held["segment_count"] = container.attached["length"] = 0
@@ -282,10 +283,9 @@ class TableReader:
     ) -> dict[int, Container]:
         """Read the bytes before the payloads of containers; return each container, without payload, by its number.
 
-        Containers that are damaged or cannot be read are left out; the caller then reads them whole.
-
-        ``places`` maps each container's number to its file and position. ``unpack`` builds a container from its number,
-        the bytes before its payload, and its header. ``read_size`` of a result is 0 if its tables were still in memory.
+        Containers that are damaged or cannot be read are left out. ``places`` maps each container's number to its file
+        and position. ``unpack`` builds a container from its number, the bytes before its payload, and its header.
+        ``read_size`` of a container is 0 if these bytes were still in memory.
         """
         begun = {number: self._begin(number, path) for number, (path, _) in places.items() if number not in self._kept}
         found = {}
@@ -306,7 +306,7 @@ class TableReader:
         return found
 
     def _begin(self, number: int, path: Location) -> tuple[memoryview, bool]:
-        """Allocate memory as large as a container's tables probably are, and fill it if the page cache has the bytes.
+        """Allocate memory of the probable size of a container's tables, and fill it if the page cache has the bytes.
 
         Return the memory, and whether it is filled.
         """
@@ -334,8 +334,7 @@ class TableReader:
     def _keep(self, number: int, tables: Container) -> None:
         """Keep a container without its payload in memory, unless all kept containers would then exceed _KEPT_BYTES.
 
-        No lock guards this, because a fork could leave it locked forever. Two threads may thus count too few bytes,
-        which does no harm.
+        There is no lock, because a fork could leave it locked forever; two threads may thus count too few bytes.
         """
         if self._kept_bytes + len(tables.buffer) <= _KEPT_BYTES:
             # The copy shares the dictionary ``tile_rows``, so row ends that are computed later are kept too.

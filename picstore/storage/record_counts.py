@@ -31,12 +31,12 @@ Relabel: TypeAlias = Callable[[I64, I64], I64]  # returns edited labels, given t
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordCounts:
-    """Number of live records with each label, and an upper bound of the ids of all stored records.
+    """Number of records with each label, without deleted records.
 
     Attributes:
         labels: labels that occur, int64 (n,), ascending.
         counts: number of records with each label, int64 (n,), at least 1.
-        ids_end: number above all ids.
+        ids_end: number above the ids of all stored records, also of deleted ones.
     """
 
     labels: I64
