@@ -22,7 +22,7 @@ GENERATED = {"reference/commands.md", "examples/index.md"}  # by scripts/docs_ho
 # reader can do without belong in docs/archive, which has no limit.
 NEW = 1000  # of a page that is not in LIMITS
 LIMITS = {
-    "audit.md": 620,
+    "audit.md": 630,
     "benchmarks.md": 2170,
     "cli.md": 2460,
     "comparison.md": 1190,
@@ -44,7 +44,7 @@ LIMITS = {
     "large-images.md": 560,
     "loops.md": 750,
     "map.md": 650,
-    "maps.md": 770,
+    "maps.md": 790,
     "migrate.md": 830,
     "mixing.md": 660,
     "objects.md": 1090,
@@ -60,14 +60,14 @@ LIMITS = {
     "scale.md": 850,
     "security.md": 1640,
     "shapes.md": 620,
-    "sources.md": 1990,
+    "sources.md": 2010,
     "targets.md": 720,
     "training.md": 1230,
     "transforms.md": 1220,
     "tutorial.md": 720,
     "view.md": 1100,
 }
-TOTAL = 46_400
+TOTAL = 46_420
 
 
 class Nav(yaml.SafeLoader):  # type: ignore[misc]
