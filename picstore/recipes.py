@@ -48,8 +48,8 @@ def torchvision_resnet50_v2(size: int = 176) -> Transforms:
     """Transforms with which torchvision trained ResNet-50's weights IMAGENET1K_V2.
 
     Source: references/classification, and "How to train state-of-the-art models using TorchVision's latest primitives",
-    2021. The training repeats each record four times (``aug_repeats=4``), mixes batches by ``RandomChoice([MixUp(0.2),
-    CutMix(1.0)])``, and evaluates by ``evaluation(224, 232, "bilinear")``.
+    2021. torchvision's training used ``aug_repeats=4``, ``RandomChoice([MixUp(0.2), CutMix(1.0)])`` for batches, and
+    ``evaluation(224, 232, "bilinear")``.
     """
     return [
         RandomResizedCrop(size),
@@ -70,10 +70,10 @@ def timm_default(
     mean: Channels = IMAGENET_MEAN,
     std: Channels = IMAGENET_STD,
 ) -> Transforms:
-    """Transforms of timm's ``create_transform(size, is_training=True, …)``; training with timm mostly uses RandAugment.
+    """Transforms of timm's ``create_transform(size, is_training=True, …)`` with RandAugment, as timm mostly trains.
 
-    As in timm, ``auto_augment`` replaces color jitter. Erased boxes are filled with normal noise (``re_mode="pixel"``).
-    Training with timm mixes batches by ``MixUp(0.8)`` and ``CutMix(1.0)``.
+    ``auto_augment`` replaces color jitter. Erased boxes are filled with normal noise (``re_mode="pixel"``). Training
+    with timm mixes batches by ``MixUp(0.8)`` and ``CutMix(1.0)``.
     """
     steps: Transforms = [RandomResizedCrop(size, interpolation=interpolation), RandomHorizontalFlip()]
     if auto_augment is not None:
@@ -90,9 +90,9 @@ def timm_default(
 def deit3(size: int = 224, *, color_jitter: float = 0.3) -> Transforms:
     """DeiT III's 3-Augment: turn grey, solarize or blur, then jitter colors (Touvron et al., ECCV 2022).
 
-    The training repeats each record three times (``aug_repeats=3``) and mixes batches by ``MixUp(0.8)`` and
-    ``CutMix(1.0)``. The "simple random crop" for ImageNet-21k is left out: it mirrors the border of the resized image,
-    but picstore resizes and crops in one step, without a resized image.
+    DeiT III's training used ``aug_repeats=3``, ``MixUp(0.8)`` and ``CutMix(1.0)``. The "simple random crop" for
+    ImageNet-21k is left out, because it mirrors the border of the resized image, but picstore resizes and crops in one
+    step.
     """
     return [
         RandomResizedCrop(size, interpolation="bicubic"),
@@ -117,7 +117,7 @@ def mae(size: int = 224, scale: tuple[float, float] = (0.2, 1.0)) -> Transforms:
 def simclr(size: int = 224, strength: float = 1.0, *, scale: tuple[float, float] = (0.08, 1.0)) -> Views:
     """SimCLR's two random views of an image, in ``batch.views["views"]`` (Chen et al., ICML 2020, appendix A).
 
-    The side of the blur's kernel is ``size // 10``, rounded up to an odd number.
+    The blur's kernel has sides of ``size // 10`` pixels, rounded up to an odd number.
     """
     jitter = ColorJitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength)
     blur = GaussianBlur(size // 10 // 2 * 2 + 1, (0.1, 2.0))
@@ -166,9 +166,10 @@ def dinov2(
 def detr(*, sizes: Sequence[int] = DETR_SIZES, max_size: int = 1333) -> Transforms:
     """DETR's augmentation: crop half of the images, and resize all to a random size (Carion et al., ECCV 2020).
 
-    The images of a batch differ in size; give ``targets=["boxes"]`` to move boxes with the image. The sides of the crop
-    are drawn from 384 to 600 pixels after the shorter side of the image was resized to 400, 500 or 600, as in
-    ``make_coco_transforms`` of DETR. Other ``sizes`` scale all these numbers in proportion to the smallest size.
+    The images of a batch differ in size. Give ``targets=["boxes"]`` to move boxes with the image. An image to be
+    cropped is first resized to a shorter side of 400, 500 or 600 pixels; the crop's sides are drawn from 384 to 600
+    pixels, as in DETR's ``make_coco_transforms``. With other ``sizes``, these numbers scale in proportion to the
+    smallest size.
     """
     unit = min(sizes) / min(DETR_SIZES)
     before = [round(side * unit) for side in (400, 500, 600)]
@@ -193,10 +194,10 @@ NAMED: Mapping[str, Callable[[], Transforms | Views]] = MappingProxyType(
 
 
 def find_recipe(given: str) -> tuple[list[Transforms | Views], dict[str, Any]]:
-    """Return the recipe with a name, or the recipes in a TOML file, which may configure a loader of several datasets.
+    """Return the recipe called ``given``, or those in the TOML file ``given``, which may have one per dataset.
 
     Returns:
-        The recipes: the named one, or those in the file; and the file's loader options, {} without a file.
+        The recipes, and the file's loader options, {} without a file.
 
     Raises:
         UsageError: no recipe has this name, or the file cannot be used.

@@ -22,13 +22,13 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressReport(Result):
-    """Report on the progress of a verb, for the callback that a caller passes as ``progress``.
+    """Report on the progress of a verb, for a ``progress`` callback.
 
     Attributes:
-        verb, stage: names of the verb, such as "convert", and of its current stage, such as "rows".
-        done, total: number of the stage's items that are done, and of all its items; None if they are not counted.
-        rate: number of items done per second in this stage; None while unknown.
-        seconds: time since the verb began.
+        verb, stage: name of the verb, such as "convert", and of its current stage, such as "rows".
+        done, total: number of the stage's items done, and of all its items; None if not counted.
+        rate: items done per second in this stage; None while unknown.
+        seconds: seconds since the verb began.
         left: seconds until the stage ends; None while unknown.
     """
 
@@ -67,16 +67,17 @@ class ConvertResult(Result):
 
     Attributes:
         dataset: path or URL of the dataset.
-        uuid: UUID of the dataset; None if the result is a shard.
-        inputs: number of inputs of the conversion; for ``append`` only of new inputs.
+        uuid: UUID of the dataset; None for a shard.
+        inputs: number of inputs of this call.
         images: number of images in the whole dataset, or in the shard.
-        classes, bytes: number of classes, and total bytes of the dataset's files; None if the result is a shard.
-        seconds: duration of the conversion in seconds.
+        classes, bytes: number of classes, and bytes of the dataset's files; None for a shard.
         stages: duration of each stage in seconds.
-        outcome: number of inputs by status, total ``source_bytes`` of the inputs and ``jpeg_bytes`` of their JPEGs.
+        outcome: number of inputs by status; ``source_bytes``, total of the inputs; ``jpeg_bytes``, total of their
+            JPEGs.
         status: number of inputs by status.
-        formats, reasons: number of inputs by format, and by status and reason; the most frequent first.
-        remarks: remarks on the source, such as files that were left out.
+        formats: number of inputs by format, the most frequent first.
+        reasons: number of inputs by status and reason, the most frequent first.
+        remarks: messages on the source, such as on files left out.
     """
 
     dataset: str
@@ -99,15 +100,16 @@ class QualityResult(Result):
     """Result of ``measure_quality``.
 
     Attributes:
-        images: number of encoded images, over which the means in ``qualities`` are taken.
+        images: number of images encoded at each quality.
         lossless: number of images that ``convert`` stores without loss, whatever the quality.
         failed: number of images that cannot be read.
         reencode: whether JPEGs that ``convert`` would store without loss were encoded too, on request or because all
-            images are such JPEGs.
-        source_bytes: total bytes of the files of the encoded images.
+            images are of this kind.
+        source_bytes: total bytes of the encoded images' files.
         encoder, subsampling, resize, quality: settings of the planned conversion.
-        qualities: for each subsampling and quality the means of ``bytes``, of ``saved`` (the fraction of the files'
-            bytes that is saved), of ``psnr`` in dB and of ``ssim``; and ``ssim_low``, the fifth percentile of SSIM.
+        qualities: for each subsampling and quality, means over the images of ``bytes`` per image, ``psnr`` in dB and
+            ``ssim``; ``saved``, the fraction of ``source_bytes`` that is saved; ``ssim_low``, the fifth percentile of
+            SSIM.
     """
 
     images: int
@@ -153,10 +155,9 @@ class VerifyResult(Result):
     """Result of ``verify``.
 
     Attributes:
-        images, files: number of images and number of files in the dataset.
-        ok: True if there is no damage.
-        records_lost: number of records that cannot be read because of the damage.
-        remarks: remarks on faults that are not damage, such as a missing copy of the manifest.
+        ok: whether the dataset is undamaged.
+        records_lost: number of records that damage makes unreadable.
+        remarks: faults that are not damage, such as a missing copy of the manifest.
         damage: all damaged places, in the order of the manifest's files.
     """
 
@@ -198,13 +199,13 @@ class RepairResult(Result):
     """Result of ``repair``.
 
     Attributes:
-        images: number of images that remain in the dataset.
+        images: number of images that remain.
         manifest: whether the manifest was restored from its copy.
-        copy: whether the copy of the manifest was written anew.
-        index: whether the index of the containers was rebuilt from the files.
+        copy: whether the manifest's copy was written anew.
+        index: whether the index of containers was rebuilt from the files.
         counts: whether the counts of records by label were written.
-        records_lost: number of records that were deleted because they cannot be read.
-        losses: damage to the containers of these records.
+        records_lost: number of unreadable records, which were deleted.
+        losses: damage to the containers of the deleted records.
     """
 
     dataset: str
@@ -226,8 +227,7 @@ class ExportResult(Result):
         out, format: folder and format of the exported files.
         images, bytes: number of exported records, and total bytes of their JPEGs.
         records_lost: number of damaged records that were left out.
-        seconds: duration of the export in seconds.
-        remarks: remarks on data that the format cannot hold.
+        remarks: messages on data that the format cannot hold.
     """
 
     out: str
@@ -249,19 +249,19 @@ class InfoResult(Result):
 
     Attributes:
         dataset: path or URL of the dataset.
-        format_version, read_by: version of the dataset's format, and first release of picstore that reads this version.
-        images: number of images that a loader reads; with a selection, number of selected images.
-        stored_images, deleted: number of records in the files, and number of deleted records.
-        read_bytes, copy_bytes: number of bytes that an epoch reads, and an estimate of that number for a shuffled copy.
-        bytes: total bytes of the dataset's files.
-        encode, references, provenance, outcome: the manifest's entries on the settings of the JPEGs, the folder of an
-            index's images, the origin, and the number of inputs by status.
-        shuffle, shuffle_history: entry of the manifest on the last shuffle, and entries on all shuffles.
-        order: statistics of the order in which records are stored; None for fewer than two records.
-        sampled_containers: number of containers that were read for ``order`` and the histograms: all or 1,000.
-        counts_kept: True if the dataset stores the counts by class, False if this call counted the records.
+        format_version, read_by: version of the dataset's format, and first picstore release that reads it.
+        images: number of images that a loader reads, all or selected ones.
+        stored_images, deleted: number of records in the files, and how many of them are deleted.
+        read_bytes, copy_bytes: bytes that an epoch reads, and an estimate for a shuffled copy.
+        bytes: size of the dataset's files.
+        encode, references, provenance, outcome: the manifest's entries of these names: settings of the JPEGs, folder of
+            an index's images, origin of the data, number of inputs by status.
+        shuffle, shuffle_history: the manifest's entry on the last shuffle, and its entries on all shuffles.
+        order: statistics of the records' stored order; None for fewer than two records.
+        sampled_containers: number of containers read for ``order`` and ``histograms``: all or 1,000.
+        counts_kept: whether counts by class are stored in the dataset; if not, this call counted the records.
         histograms: histograms of ``label``, ``width``, ``height`` and ``bytes``.
-        croissant: file of Croissant metadata that was written; None if none was asked for.
+        croissant: Croissant metadata file that was written; None if not requested.
     """
 
     dataset: str
@@ -306,7 +306,7 @@ class Duplicate:
 class DuplicateGroup:
     """Image and its near-duplicates, which are sorted by id.
 
-    The image is that with the lowest id of the group or, if two datasets are compared, an image of the other dataset.
+    The image has the lowest id of the group; if two datasets are compared, it belongs to the other dataset.
     """
 
     id: int
@@ -318,9 +318,8 @@ class ClassCounts:
     """Number of images of a class in each of two datasets.
 
     Attributes:
-        name: name of the class; ``label 7`` if the class 7 has no name.
-        label, other_label: label of the class in each dataset; None if a dataset does not have the class.
-        images, other_images: number of images of the class in each dataset.
+        name: name of the class; ``label 7`` if class 7 has no name.
+        label, other_label: label of the class in each dataset; None without the class.
     """
 
     name: str
@@ -332,14 +331,16 @@ class ClassCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """Histogram of the images of two datasets, in the same bins or by the same values.
+    """Histograms of the images of two datasets, over the same bins or values.
 
     Attributes:
-        name: "width", "height", "bytes", "bits per pixel", "chroma sampling" or "quality".
-        edges: edges of the bins; a bin includes its lower edge, the last bin also its upper. Empty if there are values.
+        name: property of an image that is counted: "width", "height", "bytes", "bits per pixel", "chroma sampling" or
+            "quality".
+        edges: edges of the bins; a bin includes its lower edge, the last bin also its upper. Empty if ``values`` are
+            given.
         values: counted values; empty if there are bins.
-        counts, other_counts: number of images of each dataset, by bin or value.
-        median, other_median: median of each dataset; None if values are counted or the dataset has no images.
+        counts, other_counts: number of each dataset's images, by bin or value.
+        median, other_median: median of each dataset; None if it has no images, or if there are no bins.
     """
 
     name: str
@@ -353,11 +354,11 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedImages:
-    """Images that two datasets share, as found by perceptual hashes.
+    """Images that two datasets share, found by perceptual hashes.
 
     Attributes:
-        distance: limit of the search: hashes of near-duplicates differ in at most this many of 64 bits.
-        shared: number of images of the first dataset that the other dataset has too.
+        distance: largest number of the 64 hash bits in which near-duplicates differ.
+        shared: number of the first dataset's images with a near-duplicate in the other.
         repeated, other_repeated: number of near-duplicates within each dataset.
         groups: images of the other dataset, each with its near-duplicates in the first dataset.
     """
@@ -375,14 +376,11 @@ class CompareResult(Result):
 
     Attributes:
         dataset, other: paths or URLs of the datasets.
-        images, other_images: number of images in each dataset.
-        same_labels: True if each class that both datasets have has the same label in both.
-        classes: classes in the order of the first dataset's labels, then classes that only the other dataset has.
-        sizes: distributions of width, height, bytes, bits per pixel and chroma sampling, of all images.
-        quality: distribution of JPEG quality on libjpeg's scale, estimated from the quantization tables of at most 500
-            images of each dataset.
-        images_shared: images that both datasets have; None if they were not searched for.
-        seconds: duration of the comparison in seconds.
+        same_labels: whether all classes in both datasets have the same label in both.
+        classes: the first dataset's classes by label, then classes that only the other dataset has.
+        sizes: distributions of width, height, bytes, bits per pixel and chroma sampling.
+        quality: distribution of JPEG quality on libjpeg's scale, estimated from at most 500 images of each dataset.
+        images_shared: images that both datasets have; None without a search.
     """
 
     dataset: str
@@ -399,14 +397,13 @@ class CompareResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedDataset:
-    """Dataset of a training run, in the version that the run had, and how often the run drew its records.
+    """Dataset of a training run, in the version that the run used, and how often the run drew its records.
 
     Attributes:
-        dataset, uuid: path or URL, and UUID of the version that the run had.
-        records: number of records in that version.
-        samples: number of samples that the audited steps drew.
-        unseen: number of records that none of the audited steps drew.
-        least, most: smallest and largest number of samples of any record.
+        dataset, uuid: path or URL, and UUID of that version.
+        samples: number of samples drawn in the audited steps.
+        unseen: number of records never drawn in these steps.
+        least, most: smallest and largest number of times that a record was drawn.
     """
 
     dataset: str
@@ -423,14 +420,14 @@ class AuditResult(Result):
     """Result of the command ``audit``; in Python see :func:`picstore.audit`.
 
     Attributes:
-        steps: number of steps that were done when the state was saved; steps are numbered from 0 through all epochs.
-        epoch, batch: epoch in which the state was saved, and number of steps that were done in this epoch.
+        steps: number of steps done when the state was saved; steps are numbered from 0 through all epochs.
+        epoch, batch: epoch in which the state was saved, and number of steps done in it.
         world_size: number of ranks that the state names.
         first, stop: first audited step, and step after the last audited step.
-        datasets: datasets of the run; a mux has several.
-        remarks: remarks on what the state cannot tell, and on what was assumed.
-        rows: requested samples, records or ids, each with its fields; empty if they were written to ``csv``.
-        csv: file to which the rows were written; None for no file.
+        datasets: datasets of the run; several if the loader mixed datasets.
+        remarks: what the state cannot tell, and what was assumed.
+        rows: requested samples, records or ids, as dictionaries; empty if written to ``csv``.
+        csv: file with the rows; None if not requested.
         count: number of rows.
     """
 
@@ -453,13 +450,11 @@ class DupesResult(Result):
 
     Attributes:
         dataset, other: paths or URLs of the datasets.
-        distance: limit of the search: hashes of near-duplicates differ in at most this many of 64 bits.
-        images: number of compared images.
-        duplicates: number of images that can be deleted because they are duplicates.
-        unreadable: number of images that were left out because they cannot be read.
+        distance: largest number of the 64 hash bits in which near-duplicates differ.
+        duplicates: number of images that can be deleted as duplicates.
+        unreadable: number of images left out because they cannot be read.
         groups: groups of near-duplicates, in ascending order of ids.
-        ids: file to which the ids of all duplicates were written; None if no file was requested.
-        seconds: duration of the search in seconds.
+        ids: file with the ids of all duplicates; None if not requested.
     """
 
     dataset: str
@@ -489,15 +484,13 @@ class MapResult(Result):
 
     Attributes:
         dataset: path or URL of the dataset.
-        column: name of the column that was written.
         uuid: UUID of the dataset's version that has the column.
-        images: number of images for which the function was to return values.
-        values: number of images that have a value.
+        images: number of images that were to get a value.
+        values: number of images with a value.
         form: type of a value, such as "text", "float32" or "float32 of shape (512,)"; None if no image has a value.
-        failed: number of images without a value, because they are damaged or the function raised an exception.
-        reasons: number of images without a value by reason; the most frequent reason first.
+        failed: number of images without a value, because of damage or an exception in the function.
+        reasons: number of images without a value, by reason, the most frequent first.
         ledger: file with a line for each image without a value; None if all images have a value.
-        seconds: duration of the run in seconds.
     """
 
     dataset: str

@@ -114,8 +114,8 @@ def permutations(k: U64, counts: I64) -> list[I64]:
 def stable_argsort(values: U64) -> I64:
     """Return ``np.argsort(values, kind="stable")``; long arrays of random bits take an eighth of NumPy's time.
 
-    NumPy uses SIMD to sort numbers, but not for a stable argsort. Therefore the low bits of each number are replaced by
-    its index, and these numbers are sorted; then the few indices whose numbers have equal high bits are sorted again.
+    NumPy sorts numbers by SIMD, but has no such stable argsort. Therefore each number's low bits are replaced by its
+    index before sorting; indices of numbers with equal high bits are then sorted again.
     """
     n = len(values)
     if n < _LONG:

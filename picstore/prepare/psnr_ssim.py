@@ -100,7 +100,7 @@ def measure_quality(
     """Encode a sample of images at several qualities and subsamplings, and compare each JPEG with its source image.
 
     Args:
-        encode: settings of the planned conversion. Its quality and subsampling are measured beside all of ``QUALITIES``
+        encode: settings of the planned conversion. Its quality and subsampling are measured, and all of ``QUALITIES``
             and ``SUBSAMPLINGS``.
         images: number of images in the sample, which ``seed`` draws evenly over the source.
         image_timeout: limit in seconds for decoding an image, and for each encoding.

@@ -35,14 +35,15 @@ _FORM = re.compile(r"(boxes):(xyxy|xywh|cxcywh)(-normalized)?|(polygons|keypoint
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Objects in an image, from the target fields of the record's extra; an attribute is None if its field is missing.
+    """Objects in an image, read from target fields of a record's extra; None stands for a missing field.
 
     Attributes:
-        count: number of objects, k; every present field has one value per object.
-        boxes: float64 (k, 4), left, top, right, bottom in pixels from the image's top left corner.
-        labels: int64 (k,), the field ``box_labels``.
-        polygons: for each object, its outlines, each float64 (p, 2) of x, y, in the coordinates of ``boxes``.
-        keypoints: for each object, float64 (m, 3) of x, y, visibility; (0, 0) is the center of the image's first pixel.
+        count: number of objects, k.
+        boxes: left, top, right and bottom in pixels from the image's top left corner, float64 (k, 4).
+        labels: class number of each object, int64 (k,), from the field ``box_labels``.
+        polygons: outlines of each object, a list of float64 (p, 2) arrays of x and y, in the coordinates of ``boxes``.
+        keypoints: x, y and visibility of each object's keypoints, float64 (m, 3); (0, 0) is the center of the first
+            pixel.
     """
 
     count: int = 0
@@ -61,10 +62,10 @@ def parse_extra(extra: bytes) -> Any:
 
 
 def read_objects(extra: Any, fields: Collection[str] = FIELDS) -> Objects:
-    """Return the objects that an extra describes; no objects if the extra is not a JSON object or has no target fields.
+    """Return the objects that an extra describes; none if the extra is not a JSON object or has no target fields.
 
-    A target field that is not in ``fields`` is left out, but must be a list of the same length as the other fields.
-    Raise ImageError if a field is malformed.
+    Target fields not in ``fields`` are left out, but must be lists as long as the rest. Raise ImageError if a field is
+    malformed.
     """
     if not isinstance(extra, dict):
         return Objects()

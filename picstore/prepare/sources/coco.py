@@ -38,7 +38,7 @@ def list_coco(folder: Location, *, annotations: Where | None = None) -> Listing:
 
     docs/formats.md describes the objects' fields. Boxes are clipped to their image. Objects whose clipped box has no
     area are left out, and a message counts them. Listing takes memory of about twice the annotation file's size, the
-    returned inputs once.
+    returned inputs about once that size.
     """
     # Raise NotADataset or UsageError if ``folder`` is not a folder.
     visible_entries(folder)
@@ -172,8 +172,8 @@ def _targets(
 ) -> dict[str, list[Any]]:
     """Return an image's target fields. Each is a list with one value per object whose clipped box has an area.
 
-    ``labels`` maps ids of categories to class numbers. If ``optional`` has ``segmentation`` or ``keypoints``, every
-    image gets the field ``polygons`` or ``keypoints``.
+    ``labels`` maps ids of categories to class numbers. If ``optional`` has ``segmentation``, every image gets the field
+    ``polygons``; if it has ``keypoints``, the field ``keypoints``.
     """
     fields = ["boxes", "box_labels", "iscrowd", "area", "annotation_ids"]
     fields += ["polygons"] * ("segmentation" in optional) + ["keypoints"] * ("keypoints" in optional)

@@ -100,7 +100,7 @@ def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list
 def refuse_class_splits(listing: Listing, location: Location) -> None:
     """Raise UsageError if all classes that have images are named like splits.
 
-    If only one class has images, the error is raised only if all of them lie in sub-folders of the class.
+    A single class with images is an error only if all its images lie in sub-folders of the class.
     """
     names, inputs = listing.classes, listing.inputs
     if not any(map(split_of_word, names)):
@@ -116,7 +116,7 @@ def refuse_class_splits(listing: Listing, location: Location) -> None:
 
 
 class _Walk:
-    """Walk over the files below a local folder, which collects messages on left-out entries in ``notes``."""
+    """Walk over the files below a local folder; ``notes`` has messages on entries that are left out."""
 
     def __init__(self, root: str, *, hidden: bool) -> None:
         self.notes: Notes = {}

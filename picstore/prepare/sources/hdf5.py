@@ -147,7 +147,7 @@ def _holds_images(h5py: Any, item: Any) -> bool:
 def _is_column(h5py: Any, item: Any, count: int, label_field: str | None, path: str) -> bool:
     """Return whether a dataset has one number or string per image, in shape (N,), (N, 1), … or MATLAB's (1, N).
 
-    The label's dataset may also have shape (N, k), such as one-hot vectors, which become extra.
+    The label's dataset may also have shape (N, k), such as one-hot vectors, which become part of the extra.
     """
     if item.shape is None or count not in item.shape:
         return False
@@ -172,7 +172,7 @@ def _samples(
     """Yield a sample per row of the dataset ``image``. Its fields are the row's values in the datasets of ``rows``.
 
     Raise Corrupt once the strings read so far have more than ``size`` bytes, the size of the file, because all rows of
-    a hostile file may refer to one string, each with a copy in memory.
+    a hostile file may refer to one string, which would take memory for each row.
     """
     fixed = sum(item.dtype.itemsize * math.prod(item.shape) // max(1, count) for item in rows.values())
     texts = [name for name, item in rows.items() if item.dtype.kind == "O"]

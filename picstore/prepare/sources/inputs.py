@@ -242,7 +242,7 @@ class ReadAhead(AbstractContextManager["ReadAhead"]):
     """Reader of inputs in order, which requests 16 objects at a time from an object store, ahead of their use.
 
     A request takes about 20 ms, in which a worker converts several images. Inputs with a ``reader`` are not requested
-    ahead, because they may need sequential access. Read each input before its attachments; inputs may be skipped.
+    ahead, because readers may need sequential access. Read each input before its attachments; inputs may be skipped.
     """
 
     def __init__(self, inputs: Iterable[Input]) -> None:

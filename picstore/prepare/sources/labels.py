@@ -257,7 +257,7 @@ def _refuse_outside(numbers: Mapping[Label, int], names: Sequence[str], where: o
 
 
 def _number_folders(counts: Mapping[Label, int]) -> Numbering:
-    """Number classes named by the first path component in which the samples' folders differ.
+    """Number the samples' classes: names at the first path component in which the samples' folders differ.
 
     If no component differs, all samples get the class number −1.
     """

@@ -59,7 +59,6 @@ class FoundPart:
 
     Attributes:
         items: inputs with class numbers, or samples with labels to be numbered once all samples are known.
-        notes: messages for the user.
     """
 
     items: Sequence[Input | SourceSample]
@@ -74,7 +73,7 @@ class _Facts:
         attachments: names of attachments as keys, in order of appearance.
         fields: names of the samples' fields as keys, at most 64.
         splits: split names that occur in the field ``split``, as keys.
-        odd: counts of the values that were changed because JSON cannot hold them.
+        odd: counts of values that were changed because JSON cannot hold them.
         damaged: number of inputs that stand for an unknown number of lost samples.
         alike: for each metadata field called like a target field, such as ``boxes``, the number of samples.
     """
@@ -103,8 +102,8 @@ class PackedListing:
     """Listing of some parts of a source, as a task returns it to its caller's process.
 
     Attributes:
-        labels: number of readable samples by label. The k-th key is the label k of ``inputs``. Empty if labels of
-            ``inputs`` are class numbers.
+        labels: number of readable samples by label. The key at position k is the label k in ``inputs``. Empty if labels
+            in ``inputs`` are class numbers.
     """
 
     inputs: PackedInputs

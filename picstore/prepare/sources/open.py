@@ -52,13 +52,13 @@ def open_source(
 
     Args:
         where: the source. Sources, and files that options name, are local or in an object store.
-        kind: one of ``KINDS``, the name of an entry point, or ``"auto"``. The last means coco if ``annotations`` is
-            given, else the first kind that recognizes the source.
+        kind: name in ``KINDS`` or of an entry point, or ``"auto"``: coco if ``annotations`` is given, else the first
+            kind that recognizes the source.
         classes: file of class names in the order of labels, one per line
             (:func:`picstore.storage.class_names.from_lines`).
         targets: how boxes, polygons and keypoints are written; see ``annotations.check_targets``. If None, their fields
-            are metadata, unless the source's format defines it.
-        maps: names of fields to keep as attachments, even if the kind leaves out others of their type.
+            are metadata, unless the source's format defines their form.
+        maps: names of fields to keep as attachments, even if the kind leaves out other fields of their type.
         engine: engine that lists parts of a large source in other processes; None to use this process only.
         options: options of the kind: ``root``, ``synsets``, ``annotations``, ``image_field``, ``label_field``,
             ``split``. None stands for an option's default.

@@ -52,8 +52,8 @@ def list_parquet(
 
     The image is a binary column, or a struct of ``bytes`` and ``path``. If ``bytes`` is null, the image is read from
     ``path``, relative to the Parquet file's folder. Further columns of images become attachments, and so do the columns
-    in ``maps``: binary, nested lists of numbers, or tensors of a fixed shape. Other binary columns are skipped. All
-    remaining columns, also those in names of folders (``label=cat``), become the extra.
+    in ``maps``, which may be binary, nested lists of numbers, or tensors of a fixed shape. Other binary columns are
+    skipped. All remaining columns, also those in names of folders (``label=cat``), become the extra.
     """
     import_parquet()
     parts = parquet_parts(location, split)

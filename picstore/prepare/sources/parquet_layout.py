@@ -47,8 +47,8 @@ class ParquetPart:
     """Parquet file of a source.
 
     Attributes:
-        name: path relative to the source.
-        columns: values of columns that names of folders state, such as ``label=cat``; None for null.
+        name: path of the file, relative to the source.
+        columns: values, by name, of columns that folder names state, such as ``label=cat``; None for null.
     """
 
     name: str
@@ -224,8 +224,8 @@ class ColumnChoice:
 
     Attributes:
         labels: choice of the label column.
-        classes: class names of all files.
-        skipped: number of rows by name of a column that is left out.
+        classes: class names of all files together.
+        skipped: number of rows with each left-out column, by the column's name.
     """
 
     def __init__(

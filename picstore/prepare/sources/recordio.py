@@ -110,9 +110,9 @@ def _sample(file: SourceFile, offset: int, part: int, length: int, name: str, *,
 def parse_objects(labels: Sequence[float], *, may_be_none: bool) -> dict[str, Any] | None:
     """Parse labels of objects, written by ``im2rec --pack-label``; return None for labels of another kind.
 
-    The labels are A, B, A − 2 values of any meaning, and B values per object: class; left, top, right and bottom from 0
-    to 1; B − 5 values of any meaning. Labels without objects, such as 2 and 5, are accepted only with ``may_be_none``,
-    because plain labels may look the same.
+    The labels are A (width of the header), B (width of an object), A − 2 values of any meaning, then B values per
+    object: class; left, top, right and bottom from 0 to 1; B − 5 values of any meaning. Labels without objects, such as
+    2 and 5, are accepted only with ``may_be_none``, because plain labels may look the same.
     """
     if len(labels) < 2 or not all(math.isfinite(value) and value.is_integer() for value in labels[:2]):
         return None

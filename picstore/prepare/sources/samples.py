@@ -21,7 +21,8 @@ class SourceSample:
 
     Attributes:
         label: label as :func:`picstore.prepare.sources.labels.to_label` returns it.
-        extra: all fields but image and label, with values of any type; see :mod:`picstore.prepare.sources.metadata`.
+        extra: fields that are not image, label or attachment, with values of any type; see
+            :mod:`picstore.prepare.sources.metadata`.
     """
 
     name: str

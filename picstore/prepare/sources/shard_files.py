@@ -25,8 +25,8 @@ _MAX_NAMES = 1 << 20  # largest number of names to which a brace pattern may exp
 def shard_files(location: Location, *suffixes: str, split: str | None = None) -> list[Location]:
     """List the shard files of a location: a single file, a folder's files with ``suffixes``, or files named by braces.
 
-    Raise NotADataset if a file is missing or the folder has none. Raise UsageError if braces stand for more than a
-    million names, or if the files belong to several splits and ``split`` is None.
+    Raise NotADataset if a file is missing or the folder has no such file. Raise UsageError if braces stand for more
+    than a million names, or if the files belong to several splits and ``split`` is None.
     """
     if location.is_folder():
         found = [location / entry.name for entry in visible_entries(location) if entry.name.lower().endswith(suffixes)]
@@ -107,7 +107,7 @@ def names_beside(location: Location) -> frozenset[str]:
 
 
 def stated_counts(folder: Location) -> dict[str, int]:
-    """Return the number of samples by name of a tar, from index files in the tars' folder.
+    """Return the number of samples of each tar in a folder, by file name, from the folder's index files.
 
     The index files are ``sizes.json`` of OpenCLIP, ``wids-meta.json`` and ``index.json`` of webdataset's wids, and
     ``.nv-meta/.info.json`` of Megatron Energon.
@@ -171,7 +171,7 @@ def indexed_samples(
         location: the source, which has the indexes beside its files.
         reader: function that takes an open file and returns the function that reads the file's records.
         column: position of the offset in a line of an index, 0 or 1.
-        empty: list to which the names of files without records are added.
+        empty: list that gets the names of files without records.
     """
     names = names_beside(location)
     for file in files:

@@ -145,7 +145,7 @@ _HUB_SNAPSHOT = re.compile(r"(.*/datasets--[^/]+--[^/]+)/snapshots/[^/]+(?:/|$)"
 def named_file(folder: Location, name: object) -> Location:
     """Locate the file ``name`` relative to ``folder``; raise UsageError if the file lies outside ``folder``.
 
-    The name comes from a table, index or annotation, which is not trusted. So no absolute name, ``..`` or symbolic link
+    The name comes from a table, index or annotation, which is not trusted. No absolute name, ``..`` or symbolic link
     may lead out of the folder, except links of a Hugging Face snapshot.
     """
     if not isinstance(name, str) or not name or "\0" in name:
@@ -172,10 +172,7 @@ def is_inside(folder: str, path: str) -> bool:
 
 
 def _hub_files(folder: str) -> list[str]:
-    """Return the folder into which a Hugging Face snapshot links, as a list; [] for any other folder.
-
-    Files in ``datasets--OWNER--NAME/snapshots/REVISION`` are links into ``datasets--OWNER--NAME/blobs``.
-    """
+    """Return, as a list, the folder ``blobs`` into which a Hugging Face snapshot links; [] for any other folder."""
     match = _HUB_SNAPSHOT.match(folder)
     return [f"{match[1]}/blobs/"] if match else []
 

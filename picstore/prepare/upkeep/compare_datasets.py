@@ -23,9 +23,9 @@ _SIZES = ("width", "height", "bytes")
 
 
 def compare_classes(one: Dataset, other: Dataset) -> list[ClassCounts]:
-    """Count the images of each class in two datasets; classes match by name, or by label if they have no names.
+    """Count the images of each class in two datasets. Classes match by name, or by label if they have no name.
 
-    The first dataset's classes come first, by label. Errors: see :meth:`Dataset.record_counts`.
+    Classes of ``one`` come first, by label. Errors are those of :meth:`Dataset.record_counts`.
     """
     sides = [_count_classes(dataset) for dataset in (one, other)]
     names = list(dict.fromkeys(name for side in sides for name in side))
@@ -54,7 +54,7 @@ def _count_classes(dataset: Dataset) -> dict[str, tuple[int | None, int]]:
 def compare_sizes(one: Dataset, other: Dataset) -> list[Distribution]:
     """Count the images of both datasets by width, height, bytes, bits per pixel and chroma sampling.
 
-    The indexes of all containers are read; images whose index entries are damaged are left out.
+    Images whose index entries are damaged are left out.
     """
     tables = [_known(dataset) for dataset in (one, other)]
     pairs = {name: [table[name] for table in tables] for name in _SIZES}

@@ -64,13 +64,13 @@ def find_duplicates(
 ) -> list[DuplicateGroup]:
     """Group images whose hashes differ in at most ``distance`` bits.
 
-    Each duplicate is within the distance of its group's image with the lowest id, so all images except that one may be
+    Each duplicate is within ``distance`` of its group's image, which has the lowest id, so all duplicates may be
     deleted.
 
     Args:
-        other: hashes of another dataset; a group is then an image of that dataset with its duplicates in the first
+        other: hashes of another dataset. If given, a group is an image of that dataset with its duplicates in the first
             dataset.
-        distance: largest number of different bits, 0 … 11.
+        distance: largest number of different bits, from 0 to 11.
     """
     if not 0 <= distance <= MAX_DISTANCE:
         raise UsageError(f"distance {distance} is out of range; give 0 to {MAX_DISTANCE}, of 64 bits")
@@ -155,10 +155,10 @@ def _hash_records(dataset: Dataset, number: int) -> Hashes:
 
 
 def find_nearest(queries: U64, hashes: U64, distance: int) -> tuple[I64, I64]:
-    """Find, for each query, the nearest hash within ``distance`` bits; of equally near hashes, the first.
+    """Find the nearest hash within ``distance`` bits of each query; of equally near hashes, the first.
 
-    Return indices in ``hashes``, and distances, both int64 (queries,). If there is no such hash, the index is −1, and
-    the distance is ``distance`` + 1.
+    Return indices in ``hashes``, and distances in bits, both int64 (queries,). Without such a hash, the index is −1,
+    and the distance is ``distance`` + 1.
     """
     if not len(hashes):
         return np.full(len(queries), -1), np.full(len(queries), distance + 1)
@@ -171,11 +171,10 @@ def find_nearest(queries: U64, hashes: U64, distance: int) -> tuple[I64, I64]:
 
 
 def find_leaders(hashes: U64, distance: int) -> tuple[I64, I64]:
-    """Group hashes around leaders: a hash is a leader if no earlier leader is within ``distance`` bits.
+    """Group hashes around leaders. A hash is a leader if no earlier leader is within ``distance`` bits.
 
-    Every other hash belongs to the nearest earlier leader. Therefore each hash lies within the distance of its leader,
-    which chains of near pairs would not guarantee. Equal hashes have the same leader. Return the index of each hash's
-    leader (a leader's own index), and the hash's distance to it in bits, both int64 (hashes,).
+    Every other hash belongs to the nearest earlier leader. Return the index of each hash's leader (a leader's own
+    index), and the hash's distance to the leader in bits, both int64 (hashes,).
     """
     unique, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
     order = np.argsort(first)

@@ -23,11 +23,11 @@ from picstore.storage.manifest_writer import keep_counts, restore_manifest
 
 
 def repair(where: Where, *, root: Where | None = None, progress: Progress | None = None) -> RepairResult:
-    """Restore a dataset's manifest, its copy, the index and the counts if they are damaged; delete unreadable records.
+    """Restore a dataset's manifest, manifest copy, index and counts if damaged, and delete unreadable records.
 
-    Arguments and errors are those of :func:`picstore.repair`. Raise Damage if both the manifest and its copy are
-    damaged; if the index is damaged and cannot be rebuilt from the files' footers and containers; if a file in
-    ``edits/`` is damaged; or if more than 2**24 records lie beyond the ends of their files.
+    Arguments and errors are those of :func:`picstore.repair`. Raise Damage if the manifest and its copy are damaged; if
+    the index is damaged and cannot be rebuilt from the files; if a file in ``edits/`` is damaged; or if more than 2**24
+    records lie beyond the ends of their files.
     """
     folder = locate_writable(where)
     restored = restore_manifest(folder)

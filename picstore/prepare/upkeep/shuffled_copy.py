@@ -55,13 +55,13 @@ EXTENT = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class FileTask:
-    """Task to write one file of the shuffled copy, with the permuted records of some containers of the dataset.
+    """Task to write one file of the shuffled copy: the permuted records of some containers.
 
     Attributes:
-        extents: byte ranges of the containers, EXTENT (containers,), in the dataset at ``source``. Its stream
-            ``source_stream`` has the files with the numbers ``file``: one file, or several if few records are live.
-        deleted: for each extent, the indices in the container of the records to omit; empty if no record is omitted.
-        shift: change of ids and labels, if the source is one of several joined datasets.
+        extents: byte ranges of the containers in stream ``source_stream`` of the dataset at ``source``, EXTENT
+            (containers,). Their field ``file`` is the number of the container's file, which may differ.
+        deleted: for each container, the indices of the records to omit; empty if no record is omitted.
+        shift: change of ids and labels, if several datasets are joined.
     """
 
     source: Root
@@ -96,7 +96,7 @@ def shuffle(
 ) -> Manifest:
     """Write a shuffled copy of a dataset.
 
-    Arguments and errors are those of :func:`picstore.shuffle`. If ``source`` is an open dataset, it may have unsaved
+    Arguments and errors are those of :func:`picstore.shuffle`. An open dataset as ``source`` may have unsaved
     deletions, or be a selection. Each worker holds one file in memory.
     """
     if method not in METHODS:
@@ -159,9 +159,9 @@ def _copy_columns(dataset: Dataset, root: WritableLocation) -> Edits | None:
 
 
 def _file_tasks(dataset: Dataset, root: WritableLocation, shape: DatasetShape) -> Iterator[FileTask]:
-    """Yield a task per file of a dataset: write the file's records, permuted, to a file of equal stream and number.
+    """Yield a task per file of a dataset, to write its records, permuted, to a file of equal stream and number.
 
-    If few records are live (not deleted), as in a selection, a task joins several files of a stream to one file.
+    If few records are left, as in a selection, a task joins several files of a stream.
     """
     rows, counts = dataset.rows, dataset.live.counts
     live_bytes = (rows["size"] * (counts / np.maximum(1, rows["records"]))).sum()
@@ -260,10 +260,10 @@ def write_file(task: FileTask, on_progress: ProgressCallback) -> FileSummary:
 
 
 def deal_file(task: DealTask, on_progress: ProgressCallback) -> tuple[I64, Table]:
-    """Write one file's records sorted by target file, the records for each target in containers of their own.
+    """Write one file's records sorted by target file; each target's records have their own containers.
 
-    Return, for each written container, the number of its target file, int64 (containers,), and its byte range, EXTENT
-    (containers,).
+    Return the number of each written container's target file, int64 (containers,), and the container's byte range,
+    EXTENT (containers,).
     """
     source = task.source
     records = _load(source, on_progress)

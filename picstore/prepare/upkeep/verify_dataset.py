@@ -52,9 +52,9 @@ class FileCheck:
 
     Attributes:
         rows: rows of the dataset's index for the file's containers; None if the index is damaged.
-        deleted: for each container, the indices of its deleted records; damage to these records loses nothing.
-        max_pixels: largest number of pixels of an image; None to decode no images.
-        references: root of the files that containers refer to; None if containers hold their images.
+        deleted: for each container, the indices of its deleted records, whose damage loses nothing.
+        max_pixels: limit of an image's pixels; None to decode no images.
+        references: root of the image files to which containers refer; None if containers hold their images.
         maps: specifications of the attachments that are maps.
     """
 
@@ -91,7 +91,7 @@ def verify(
 ) -> Verified:
     """Read a whole dataset and list all damage.
 
-    Arguments and errors are those of :func:`picstore.verify`. With ``decode``, headers and entry points of each image
+    Arguments and errors are those of :func:`picstore.verify`. With ``decode``, each image's headers and entry points
     are also compared with the index. Raise Damage if the manifest is damaged, because the files are then unknown.
     """
     folder = locate(where)
