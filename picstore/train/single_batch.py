@@ -33,10 +33,10 @@ class SingleBatch:
 def read_records(
     request: BatchRequest, sources: Sequence[TrainingSource], *, max_pixels: int = MAX_PIXELS, replace: bool = False
 ) -> BatchRecords:
-    """Read the records of a batch without the rest of their containers; of a large image, only the tile rows needed.
+    """Read a batch's records, but not the rest of their containers; of a large image, only the rows of tiles needed.
 
     Args:
-        request: requests of the batch's records; no two may need the same container in the same epoch.
+        request: requests for records; no two may need the same container in the same epoch.
         replace: whether to read the whole container of a damaged record, to replace the record as a loader does.
 
     Raises:

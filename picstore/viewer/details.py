@@ -105,8 +105,8 @@ def find_place(dataset: Dataset, position: int) -> dict[str, Any]:
 
     Returns:
         File, offset, size and CRC-32C of the image; index of the container in the dataset, and of the record in the
-        container; a list of the file's containers, and a list of the container's images. Both lists are sorted by
-        offset; ``chosen`` is true for the record's container and image.
+        container; lists of the file's containers and of the container's images. Both lists are sorted by offset;
+        ``chosen`` is true for the record's container and image.
     """
     (number,), (k,) = (each.tolist() for each in dataset.live.find(np.array([position])))
     container = dataset.containers.index(number)

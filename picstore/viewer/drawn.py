@@ -41,7 +41,7 @@ def draw_views(
     """Describe the augmented images of some records of a batch.
 
     A slot is a record's index in the batch; a group has one or more views (images) of each record. The result is sorted
-    by slot, then by group, then by view.
+    by slot, group and view.
 
     Args:
         images: arrays (3, H, W), normalized or not, for each group, view and slot.

@@ -196,8 +196,8 @@ def _encode(pixels: U8, media_type: str = JPEG) -> Picture:
 def _decode_foreign(record: Record, name: str, resize: Size | None = None) -> U8:
     """Decode an indexed image that is rotated by EXIF or not a JPEG, as ``picstore convert`` would decode it.
 
-    A separate process decodes, because some decoders hold the GIL, which other requests and signal handlers need. Raise
-    ImageError if the image cannot be decoded or is too large.
+    A separate process decodes, because some decoders hold the GIL, which other requests need. Raise ImageError if the
+    image cannot be decoded or is too large.
     """
     pixels = record.width * record.height
     with _decoding.take(pixels):

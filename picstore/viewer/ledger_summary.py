@@ -72,7 +72,7 @@ def summarize_ledger(dataset: Dataset) -> LedgerSummary:
 
 
 def read_input(folder: Path, name: str) -> Picture:
-    """Read the picture ``name``, an input, for a browser, which may show even a picture that picstore rejected.
+    """Read the file of an input for a browser, which may show a picture that picstore rejected.
 
     Raise UsageError if the file is not within ``folder``, because a ledger from elsewhere may name any file.
     """

@@ -39,7 +39,7 @@ class Interrupted(UsageError):
 
 
 class Records:
-    """Records of a dataset, selected by filters; threads may share this object.
+    """Records of a dataset, selected by filters. Threads may share this object.
 
     The record tables of all containers are read when a filter or histogram first needs them.
     """

@@ -137,8 +137,7 @@ class Connections:
     """Open connections of the server, limited in number and waiting time because any user of the machine can open them.
 
     A connection on which no request is completed for ``seconds`` is ended, whatever bytes the client has sent. If
-    ``most`` connections are open, a new one ends the one that has waited longest, so that waiting connections cannot
-    keep a client out.
+    ``most`` connections are open, a new connection ends the one that has waited longest.
     """
 
     def __init__(self, app: ASGIApp, *, most: int = _MOST, seconds: float = _SECONDS) -> None:

@@ -90,7 +90,7 @@ def bind(port: int) -> socket.socket:
 
 
 class Page:
-    """Web page of a dataset, which a thread serves; as a context manager, it closes the page at the end.
+    """Web page of a dataset, served by a thread. As a context manager, it closes the page at the end.
 
     Args:
         port: port to listen on, 0 for any free port.

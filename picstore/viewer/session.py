@@ -46,7 +46,7 @@ class Session:
     Attributes:
         recipe: value of ``--recipe``; None if it was not given.
         state: state of a training run's Loader; None if it was not given.
-        inputs: folder of the inputs that were converted; None if it was not given.
+        inputs: folder of the converted inputs; None if it was not given.
         other: session of the second dataset; None if there is only one.
         kept: images of the recipes and batches requested last.
     """

@@ -57,11 +57,10 @@ class RemoteWorker:
         self._sending: HostBatch | None = None  # The latest batch, kept alive because Ray is copying its memory.
 
     def open(self, wanted: Mapping[str, str], pickled: bytes) -> Exception | None:
-        """Open the datasets of a specification, or return the error that keeps this worker from making batches.
+        """Open the datasets of a pickled PipelineSpec; return the error that keeps this worker from making batches.
 
         Args:
             wanted: version of each package on the trainer's machine.
-            pickled: the specification, a pickled PipelineSpec.
         """
         mine = versions()
         differing = [

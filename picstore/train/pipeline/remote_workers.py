@@ -96,7 +96,7 @@ class RemoteWorkers:
         ranks: number of ranks that share the cluster's object stores.
 
     Attributes:
-        count: number of workers, which may be set at any time; the next call for a batch adds or removes workers.
+        count: number of workers; may be set, and takes effect when the next batch is requested.
         in_use: whether an iterator over batches uses the workers.
     """
 
@@ -137,10 +137,9 @@ class RemoteWorkers:
             self._drop((idle or self.members)[-1])
 
     def wait(self, seconds: float) -> list[WorkerHandle]:
-        """Wait up to ``seconds`` for an answer, and return the first worker that answers, or an empty list.
+        """Return the first worker that answers within ``seconds``, if any; for 0 seconds, all that have answered.
 
-        If ``seconds`` is 0, return all workers that have answered. Raise PicstoreError if the cluster has had no worker
-        for too long.
+        Raise PicstoreError if the cluster has had no worker for too long.
         """
         awaited = {worker.awaited: worker for worker in self.members if worker.awaited is not None}
         self._check_alone()

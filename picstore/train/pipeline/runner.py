@@ -84,10 +84,9 @@ class PipelineRunner:
     """Runner of a loader's pipelines, one for each epoch; keeps memory and processes between epochs.
 
     Args:
-        decoder: name of a decoder; UsageError is raised if the device has no such decoder.
+        decoder: name of a decoder; UsageError is raised if the device lacks the decoder.
         processes: number of loader processes, among which threads and memory are divided; unused with ``remote``.
-        threads: number of decoding threads; None for one thread for each core, divided among the workers of a
-            DataLoader.
+        threads: number of decoding threads; None for one per core, divided among the workers of a DataLoader.
         remote: workers on a cluster that make the batches, with ``spec.resources.threads`` threads each.
     """
 
@@ -320,8 +319,8 @@ def _seed_generators(seed: int, device: torch.device) -> None:
 class Delivery(Iterator[Batch]):
     """Iterator over a stage's batches that counts them, logs damage, and closes the stage once the iterator is garbage.
 
-    The class is not a generator, because a generator cannot be closed while a thread waits in it. A Delivery has no
-    reference to its runner, which refers to it, because a reference cycle would delay the closing.
+    A Delivery is not a generator, because a generator cannot be closed while a thread waits in it. It does not refer to
+    its runner, because a reference cycle would delay the closing.
     """
 
     def __init__(self, stage: DeviceStage, counter: StatsCounter, damage_log: DamageLog) -> None:

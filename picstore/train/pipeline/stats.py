@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Sums over a loader's life. Subtract two Stats for the sums of the time between them.
+    """Sums since the loader was made. Subtract two Stats for the sums of the time between them.
 
     Attributes:
         batches, images: numbers of batches and of images handed to the consumer.
         bytes: size of the containers read, in bytes.
         damaged: number of samples replaced because their record was damaged.
         fallbacks: number of images decoded on the CPU instead of by the GPU's decoder.
-        copied: number of batches copied to page-locked memory because their own memory could not be page-locked.
+        copied: number of batches copied to page-locked memory because their memory could not be page-locked.
         reading: seconds that reader threads were busy, summed over threads.
         working: seconds that decoding threads were busy, summed over threads.
         waited_on_disk: seconds that planning of batches waited for containers to be read.

@@ -40,7 +40,7 @@ _STARTED = 2  # If fewer batches than this are started and not taken, start one 
 
 
 def most_ahead(make: BatchMaker) -> int:
-    """Return how many batches may be requested from the source that the consumer has not taken yet.
+    """Return the maximum number of batches requested from the source that the consumer has not taken.
 
     Six batches of 256 images of 224 × 224 pixels take 231 MB of the GPU's memory.
     """

@@ -33,7 +33,7 @@ class RandomRotation(Value):
 
     Args:
         degrees: minimum and maximum angle; a number d stands for (−d, d).
-        interpolation: as for ``Resize``; nearest is torchvision's default.
+        interpolation: as for ``Resize``.
         expand: whether to enlarge the canvas until the rotated image fits; sizes of images then differ.
         center: point that stays in place, (x, y) in pixels of the canvas; None for the canvas's center.
         fill: color outside of the image: grey level 0 to 255, or (red, green, blue).
@@ -81,12 +81,12 @@ class RandomAffine(Value):
     unlike those of RandomRotation; both are as in torchvision. Translations are whole pixels.
 
     Args:
-        degrees: minimum and maximum angle; a number d stands for (−d, d), 0 for no rotation.
+        degrees: minimum and maximum angle; a number d stands for (−d, d).
         translate: maximum translation in x and y, as fractions of width and height, 0 to 1.
         scale: minimum and maximum factor, above 0.
         shear: minimum and maximum angle along x, or along x and then along y, in degrees above −90 and below 90; a
             number d stands for (−d, d) along x.
-        interpolation: as for ``Resize``; nearest is torchvision's default.
+        interpolation: as for ``Resize``.
         fill: color outside of the image: grey level 0 to 255, or (red, green, blue).
         center: point about which the image turns, (x, y) in pixels of the canvas; None for the canvas's center.
     """
@@ -136,8 +136,7 @@ class RandomAffine(Value):
 def _linear_maps(angle: F64, scale: F64, shear_x: F64, shear_y: F64) -> F64:
     """Return linear maps from the new canvas to the old, float64 (n, 2, 2); angles are in degrees, clockwise.
 
-    A map is the inverse of rotation × scale × shear along y × shear along x. A shear along x is the matrix
-    ((1, −tan), (0, 1)); one along y is the transpose.
+    A map is the inverse of rotation × scale × shear along y × shear along x.
     """
     (sine, cosine), (sine_less, cosine_less) = sine_cosine(angle), sine_cosine(angle - shear_y)
     (sine_x, cosine_x), (_, cosine_y) = sine_cosine(shear_x), sine_cosine(shear_y)
@@ -167,8 +166,7 @@ def sine_cosine(degrees: F64) -> tuple[F64, F64]:
 def _expanded(linear: F64, shift: F64, size: I64) -> I64:
     """Return the sizes, int64 (n, 2), of canvases into which canvases of ``size`` fit after the map ``linear``.
 
-    As in torchvision, corners' coordinates are truncated to 1e-4 pixels and then rounded outwards, so that no rounding
-    error adds a pixel.
+    As in torchvision, corners are truncated to 1e-4 pixels and then rounded outwards; rounding errors add no pixel.
     """
     half = size / 2
     offset = shift + _times(linear, half) - half  # vector from the canvas's center to the center's mapped position

@@ -95,8 +95,8 @@ def checked_angles(degrees: Any, name: str, counts: tuple[int, ...]) -> tuple[fl
 def checked_channels(value: Any, name: str, alternative: str = "") -> list[float]:
     """Return a number for each of red, green and blue; a single number stands for all three.
 
-    ``value`` may be an array, a tensor, or, as torchvision stores it, a list of tensors of one number. ``alternative``
-    is appended to an error's message, to name another permitted value.
+    ``value`` may be an array, a tensor, or a list of tensors with one number each. ``alternative`` is another permitted
+    value, which an error's message names.
     """
     given = value.tolist() if hasattr(value, "tolist") else value
     numbers = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
@@ -147,8 +147,8 @@ def checked_padding_mode(mode: str, transform: str) -> int:
 def checked_interpolation(interpolation: Any, transform: str) -> tuple[int, ...]:
     """Return interpolation codes (see ``kernels/filters.py``), of which one is drawn for each image.
 
-    ``interpolation`` is a name, a member of torchvision's or Pillow's enumeration, the number of a member, a sequence
-    of such values, or ``"random"`` for bilinear and bicubic.
+    ``interpolation`` is a name, a member of torchvision's or Pillow's enumeration or its number, a sequence of such
+    values, or ``"random"`` for bilinear and bicubic.
     """
     given = _RANDOM if interpolation == "random" else interpolation
     several = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]

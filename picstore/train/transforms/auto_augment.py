@@ -30,7 +30,7 @@ _TRIES = 8  # candidates for a gamma variate, each accepted with probability 0.9
 
 
 class _Magnitudes:
-    """Arguments of operations: the values ``torch.linspace(0, limit of the operation, count)``.
+    """Arguments of an operation at n magnitudes: ``torch.linspace(0, limit, n)``, with the operation's limit.
 
     Args:
         shear: maximum slope.
@@ -54,7 +54,7 @@ class _Magnitudes:
         Args:
             bins: index of each operation's magnitude, (n,) or one for all images.
             count: number of magnitudes.
-            negative: whether to negate the argument of an operation that works in two directions, such as a rotation.
+            negative: whether to negate the argument of an operation with two directions, such as a rotation.
         """
         bins, limits = np.broadcast_to(bins, operations.shape), self._limits[operations]
         for operation, side in zip(_TRANSLATIONS, sizes.T, strict=True):
@@ -95,7 +95,7 @@ class _AutoAugmentBase(ColorTransform):
 class RandAugment(_AutoAugmentBase):
     """Apply ``num_ops`` random operations of one magnitude (Cubuk et al., "RandAugment", 2019).
 
-    Uses 2 random numbers for each operation: the choice of the operation, and the sign of its magnitude.
+    Uses 2 random numbers for each operation: operation, sign.
 
     Args:
         num_ops: number of operations, 0 to 100.
@@ -258,9 +258,8 @@ def draw_depths(depth: int, random: BatchRandom) -> I64:
 def draw_weights(alpha: float, chains: int, random: BatchRandom) -> F64:
     """Return the weights in AugMix's average, float64 (n, 1 + chains): each image's own weight, then its chains'.
 
-    The image's weight has a beta distribution; the rest is divided among the chains by a Dirichlet distribution. Both
-    distributions have the parameter ``alpha``. Uses 2 + ``chains`` random numbers, or 25 times as many unless ``alpha``
-    is 1.
+    The image's weight has a beta distribution; a Dirichlet distribution divides the rest. Both have the parameter
+    ``alpha``. Uses 2 + ``chains`` random numbers if ``alpha`` is 1, otherwise 25 times as many.
     """
     share, parts = _dirichlet(alpha, 2, random), _dirichlet(alpha, chains, random)
     return np.concatenate([share[:, :1], share[:, 1:] * parts], axis=1)
@@ -296,7 +295,7 @@ def _chosen(values: I64, numbers: F64) -> I64:
 def _linspace(start: F64, end: F64, bins: I64, count: int) -> F64:
     """Return the elements with index ``bins`` of ``torch.linspace(start, end, count)``, as float64 (n,).
 
-    Like torch, round the step to float32, and each element to float32 after a fused multiplication and addition.
+    The step is rounded to float32, and each element too, after a fused multiplication and addition, as in torch.
     """
     step = ((end.astype(np.float32) - start.astype(np.float32)) / np.float32(count - 1)).astype(np.float64)
     upwards, downwards = start + step * bins, end.astype(np.float32) - step * (count - 1 - bins)

@@ -36,8 +36,8 @@ class BatchRandom:
     def child(self, number: int) -> BatchRandom:
         """Return a new generator for each image, seeded by the image's generator, its position and ``number``.
 
-        The position, equal for all images, counts the numbers drawn so far. The new generators do not advance it, so
-        each image may draw another count of numbers from them.
+        The position, equal for all images, counts the numbers drawn so far. Draws from the new generators do not
+        advance it, so images may draw different amounts.
         """
         place = rng.keys(self._keys[:, 0], np.array([self._position], np.uint64))
         return self.of_keys(rng.keys(place, np.array([number], np.uint64)), 0)

@@ -73,17 +73,16 @@ class RandomErasing(ColorTransform):
     """Overwrite a random box, with probability ``p`` (Zhong et al., "Random Erasing Data Augmentation", 2017).
 
     Ten pairs of an area (uniform in ``scale`` × the image's area) and a ratio height / width (log-uniform in ``ratio``)
-    are drawn. The first box smaller than the image in both directions is placed uniformly. If there is none, nothing is
+    are drawn. The first box smaller than the image in both directions is placed uniformly; if there is none, nothing is
     erased. Uses 24 random numbers.
 
     Args:
         p: probability that a box is erased.
         scale: minimum and maximum fraction of the image's area, 0 to 1.
         ratio: minimum and maximum height / width, above 0.
-        value: one number for all channels, one for each channel, or ``"random"``. Before ``Normalize``, a number is a
-            grey level, and random values are uniform grey levels, as in the paper; torchvision truncates standard
-            normals to bytes, mostly black. After ``Normalize``, a number is a normalized value, and random values are
-            standard normals.
+        value: one number for all channels, one for each channel, or ``"random"``. Before ``Normalize``, numbers are
+            grey levels, and random values are uniform (torchvision's are standard normals truncated to bytes, mostly
+            black). After ``Normalize``, numbers are normalized values, and random values are standard normals.
         inplace: no effect; accepted because torchvision has it.
     """
 

@@ -26,7 +26,7 @@ class Buckets(Value):
     To sort the records, a new loader reads the indexes of all containers, but no images.
 
     Args:
-        sizes: (height, width) of each bucket's images, 1 to 256 sizes of different aspect ratios, in any order.
+        sizes: 1 to 256 sizes (height, width) of images, of different aspect ratios; one for each bucket.
         transform: function that takes one of the sizes and returns the bucket's list of transforms, or ``Views``.
         tokens: maximum number of patches of a batch, instead of the loader's ``batch_size``.
         patch: side of a patch in pixels.

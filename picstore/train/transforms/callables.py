@@ -18,13 +18,12 @@ class PerImage(Value):
     """Apply a function to each image of a batch, for transforms of other libraries that draw once per call.
 
     A PerImage stands after the transforms of geometry and color, and runs in the training loop's thread. torch's
-    generators are seeded for each batch, so a function that draws from them gives the same images when training is
-    resumed.
+    generators are seeded for each batch, so resumed training gets the same images.
 
     Args:
         function: takes an image, a tensor (3, H, W) of the batch's dtype and device, and returns a tensor. Tensors of
-            one shape are stacked; tensors of several shapes become a list. Transforms of picstore are rejected, because
-            they draw for each image anyway.
+            one shape are stacked, others become a list. Transforms of picstore are rejected, because they draw for each
+            image anyway.
 
     Raises:
         UsageError: a call of ``function`` does not return a tensor.

@@ -64,10 +64,10 @@ class Choice(Value, ABC):
 class RandomApply(Choice):
     """Apply all transforms of a list, or none. Uses 1 random number.
 
-    With ``p=1``, a RandomApply groups transforms, so that a RandomChoice can choose among groups.
+    With ``p=1``, a RandomApply is a group of transforms, among which a RandomChoice can choose.
 
     Args:
-        transforms: list of transforms of one kind, all geometric or all of color.
+        transforms: transforms, all geometric or all of color.
         p: probability of applying the list.
     """
 
@@ -85,8 +85,8 @@ class RandomChoice(Choice):
     """Apply one transform of a list. Uses 1 random number.
 
     Args:
-        transforms: list of transforms of one kind: all geometric, all of color, or all of whole batches.
-        p: weights of the transforms, at least 0, which need not add up to 1; None for equal weights.
+        transforms: transforms, all geometric, all of color, or all of whole batches.
+        p: weights of the transforms, at least 0, of any sum; None for equal weights.
     """
 
     def __init__(self, transforms: Sequence[Any], p: Sequence[float] | None = None) -> None:
@@ -106,7 +106,7 @@ class RandomOrder(Choice):
     """Apply all transforms of a list in random order. Uses a random number for each transform.
 
     Args:
-        transforms: list of transforms of one kind: all geometric, all of color, or all of whole batches.
+        transforms: transforms, all geometric, all of color, or all of whole batches.
     """
 
     def order(self, random: BatchRandom) -> I64:

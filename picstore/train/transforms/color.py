@@ -107,7 +107,7 @@ class Grayscale(ColorTransform):
     """Replace all channels by the grey level. Uses no random numbers.
 
     Args:
-        num_output_channels: 3; torchvision's default is 1, but images of a batch have three channels.
+        num_output_channels: 3, unlike torchvision's default of 1, because images of a batch have three channels.
     """
 
     def __init__(self, num_output_channels: int = 3) -> None:

@@ -19,7 +19,7 @@ _SHOWN = 300  # number of characters after which an error message cuts off the r
 class Constructed:
     """Base of transforms and loaders, whose repr is the call that made them: ``eval(repr(x))`` makes an equal object.
 
-    Arrays and tensors are shown as lists, enumerations as their values, and functions by their names.
+    The repr shows arrays and tensors as lists, enumerations as values, and functions by name.
     """
 
     _given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
@@ -68,7 +68,7 @@ class Value(Constructed):
 def _noting(init: Callable[..., None]) -> Callable[..., None]:
     """Wrap an ``__init__`` so that the object keeps the user's arguments, not those passed on to a base's ``__init__``.
 
-    If the constructor of a :class:`Value` fails because of an argument's value or type, raise UsageError.
+    A :class:`Value` whose constructor fails because of an argument's value or type raises UsageError.
     """
     signature = inspect.signature(init)
 

@@ -51,8 +51,7 @@ class Pad(Value):
     """Pad the image with one color. Uses no random numbers.
 
     Args:
-        padding: number of pixels, 0 to 32768: one for all sides, (left and right, top and bottom), or (left, top,
-            right, bottom).
+        padding: pixels, 0 to 32768: one number, (left and right, top and bottom), or (left, top, right, bottom).
         fill: grey level 0 to 255, or (red, green, blue).
         padding_mode: "constant"; or "edge", "reflect" or "symmetric", which repeat pixels of the image. Only
             flips may stand before a Pad that repeats pixels.
@@ -80,8 +79,8 @@ class RandomCrop(Value):
         padding: pixels added on each side before the crop, see ``Pad``.
         pad_if_needed: whether to pad both sides of an image smaller than ``size``, which otherwise raises UsageError.
         fill, padding_mode: see ``Pad``.
-        multiple_of: divisor of the crop's left and top in pixels, which puts the crop on whole pixels of an image
-            reduced by this factor; not in torchvision.
+        multiple_of: number of pixels that divides the crop's left and top, so that the crop has whole pixels of an
+            image reduced by ``multiple_of``; not in torchvision.
     """
 
     def __init__(

@@ -36,11 +36,11 @@ _ROUNDS = 100
 class RandomZoomOut(Value):
     """Place the image on a larger canvas, with probability ``p`` ("SSD", ECCV 2016). Uses 4 random numbers.
 
-    The random numbers are the chance, the factor by which both sides grow, and the image's position, x and y.
+    The numbers are the chance, the factor by which both sides grow, and the image's position, x and y.
 
     Args:
         fill: color of the canvas: grey level 0 to 255, or (red, green, blue).
-        side_range: minimum and maximum factor, at least 1.
+        side_range: minimum and maximum of the factor, at least 1.
         p: probability of enlarging the canvas.
     """
 
@@ -66,10 +66,10 @@ class RandomZoomOut(Value):
 class RandomSizeCrop(Value):
     """Crop a box whose sides are random numbers of pixels, as DETR does (Carion et al., ECCV 2020).
 
-    torchvision does not have this class. Uses 4 random numbers: width, height, x, y.
+    Uses 4 random numbers: width, height, x, y.
 
     Args:
-        min_size, max_size: minimum and maximum side in pixels; both are reduced to the image's side if it is smaller.
+        min_size, max_size: minimum and maximum side in pixels, both limited to the image's side.
     """
 
     fixes_size: tuple[int, int] | None = None

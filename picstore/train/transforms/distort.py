@@ -101,8 +101,8 @@ def sampling_fill(fill: Any, transform: str) -> tuple[float, float, float]:
 def _perspective_maps(corners: F64, extent: I64) -> list[F64]:
     """Return the coefficients of n perspective maps, each from four points to the corners of a rectangle.
 
-    The map from the unit square to four points has a closed form (Heckbert, "Fundamentals of texture mapping and image
-    warping", 1989). The result is the inverse of that map, multiplied by the rectangle's extent.
+    A map is the inverse of that from the unit square to the points (Heckbert, "Fundamentals of texture mapping and
+    image warping", 1989), multiplied by the rectangle's extent.
 
     Args:
         corners: float64 (4, 2, n), x and y of the points: left top, right top, right bottom, left bottom.

@@ -47,14 +47,13 @@ class Geometry:
         source_size: int64 (n, 2), widths and heights of the images.
         frame: float64 (n, 2, 3), the parallelogram of the source that becomes the output. Its columns, in source
             pixels: vector of the upper side, vector of the left side, left top corner. It may reach beyond the image.
-        clip: int64 (n, 4), left, top, right, bottom in source pixels of the box whose pixels the filter may use; those
-            outside of the image are ``fill``.
+        clip: int64 (n, 4), left, top, right, bottom of the source pixels that the filter may use; those outside of the
+            image are ``fill``.
         size: int64 (n, 2), widths and heights of the outputs after the transforms so far.
         edges: float64 (n, k, 3), coefficients a, b, c of k half-planes a·x + b·y + c ≥ 0 per image, x and y in source
             pixels; outside of any half-plane the output is ``fill``. a·x + b·y + c is the distance from the edge in
             pixels of the canvas that the edge bounds; over one such pixel, the output is blended with the fill.
-        interpolation: int64 (n,), code in ``kernels/filters.py`` of the widest filter of any transform, because all
-            transforms of a list are one resampling.
+        interpolation: int64 (n,), code in ``kernels/filters.py`` of the transforms' widest filter.
         antialias: bool (n,), whether the filter is widened if it minifies; the nearest filter never is.
         fill: uint8 (n, 3), the color outside of the image.
         border: int64 (n,), padding mode of ``padding_and_edges.py`` for pixels between the image and the edges.

@@ -29,7 +29,7 @@ class BatchTransform(Value, ABC):
 
     @abstractmethod
     def for_classes(self, count: int) -> BatchTransform:
-        """Return a copy for labels of a dataset with ``count`` class names (0 for none).
+        """Return a copy for the labels of a dataset with ``count`` class names, 0 for none.
 
         Raise UsageError if the transform needs class names, or was made for fewer classes.
         """
@@ -83,8 +83,7 @@ class _Mix(BatchTransform):
     def _mix(self, images: Tensor, weight: float, x: float, y: float) -> tuple[Tensor, float]:
         """Mix each image with the previous image of the batch; return the mixes, and an image's weight in its mix.
 
-        The weight is ``weight``, or greater if CutMix clips its box to the image. ``x`` and ``y`` are uniform random
-        numbers in [0, 1).
+        The weight is ``weight``, or greater if CutMix clips its box. ``x`` and ``y`` are uniform in [0, 1).
         """
 
     def _soft_labels(self, labels: Tensor) -> Tensor:
@@ -157,8 +156,8 @@ def symmetric_beta(alpha: float, u: float, v: float) -> float:
     """Draw a number from the distribution Beta(alpha, alpha), given two uniform numbers in [0, 1).
 
     If T has Student's distribution of 2 α degrees of freedom, and X has Beta(α, α), then T / sqrt(2 α + T²) has the
-    distribution of 2 X − 1. Bailey's formula for T ("Polar generation of random variates with the t-distribution",
-    1994) takes two numbers and never rejects any.
+    distribution of 2 X − 1. T is drawn by the formula of Bailey, "Polar generation of random variates with the
+    t-distribution", 1994, which never rejects numbers.
     """
     power, cosine = (1 - u) ** (1 / alpha), math.cos(2 * math.pi * v)
     spread = (1 - power) * cosine**2

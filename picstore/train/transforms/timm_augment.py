@@ -195,8 +195,8 @@ class TimmAutoAugment(ColorTransform):
         img_mean: color outside of the image. timm's ``create_transform`` takes the mean of its normalization.
         translate_const: maximum translation in pixels, for policies that move by pixels.
         translate_pct: maximum translation as a fraction of the side. timm's ``create_transform`` has 0.3 for AugMix.
-        interpolation: ``"nearest"``, or ``"bilinear"`` or ``"bicubic"`` as Pillow computes them; a sequence, from which
-            one is drawn for each operation; or ``"random"`` for bilinear or bicubic.
+        interpolation: ``"nearest"``, or Pillow's ``"bilinear"`` or ``"bicubic"``; a sequence, from which one is drawn
+            for each operation; or ``"random"`` for bilinear or bicubic.
     """
 
     moves_pixels = True

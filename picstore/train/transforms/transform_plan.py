@@ -40,7 +40,7 @@ class TransformPlan:
         columns: names of the dataset's columns that batches contain.
         reducing_gap: minimum factor by which resampling shrinks an image that was decoded at a reduced size; None to
             decode at full size.
-        dtype: name of the float dtype to which a transform such as ``ToDtype`` converts images; None if there is none.
+        dtype: name of the float dtype to which a transform such as ``ToDtype`` converts images, or None.
     """
 
     groups: tuple[ViewGroup, ...] = (ViewGroup(),)
@@ -101,7 +101,7 @@ def plan_transforms(
     """Split a list of transforms, or the lists of Views, into a plan and the callables for whole batches.
 
     Args:
-        targets: names of the values to yield with each image; columns among them are not transformed.
+        targets: names of the values to yield with each image; columns are yielded unchanged.
         columns: names of all columns of the dataset.
         aug_repeats: number of images to make from each record, if ``transforms`` is a list.
 

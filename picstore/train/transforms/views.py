@@ -20,7 +20,7 @@ class Views(Value):
     """Loader ``transform`` that makes several views of each image, for self-supervised and teacher-student training.
 
     ``Views(global_=(2, [...]), local=(8, [...]))`` makes two views by the first list and eight by the second. Each view
-    draws its own parameters. A record is read and decoded once, in the box of pixels that any view needs. Batches have
+    draws its own parameters. A record is read and decoded once, in the box of pixels that its views need. Batches have
     a tensor for each group: ``batch.views["global"]`` has the shape (2, N, 3, H, W). An underscore at the end of a name
     is dropped.
 
@@ -50,7 +50,7 @@ class Views(Value):
 
 @dataclass(frozen=True, slots=True)
 class ViewGroup:
-    """Group of views of an image with the same transforms; without Views, one group of one view, without a name.
+    """Group of views of an image with the same transforms; without Views, one nameless group of one view.
 
     Attributes:
         geometry: transforms that become one resampling.
