@@ -139,8 +139,7 @@ def _path(value: Any, name: str) -> str | os.PathLike[str]:
 class LoaderOptions(TypedDict, total=False):
     """Options of :class:`picstore.DataMux`; a configuration file may contain the options that TOML can express.
 
-    The function in an option's annotation checks its values. Options without a function are checked where they are
-    used.
+    An option's annotation names the function that checks it. Options without one are checked where they are used.
     """
 
     seed: Annotated[int, _integer()]

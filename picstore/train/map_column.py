@@ -118,7 +118,7 @@ def make_mapped_column(
 
 
 def divide_containers(counts: I64, batch_size: int) -> list[tuple[int, ...]]:
-    """Divide the containers that have records into parts: runs of containers, each with the records of several batches.
+    """Divide the containers that have records into parts: runs of containers with the records of several batches.
 
     Args:
         counts: (n,), number of records in each container.

@@ -45,10 +45,10 @@ _NOT_GIVEN = -1
 class MapDataset(data.Dataset[Item]):
     """Dataset by index: ``dataset[i]`` is ``(image, label)`` of the i-th record in stored order.
 
-    A MapDataset works with samplers, ``Subset``, ``random_split`` and a DataLoader's workers, forked or spawned, and
-    can be pickled. Images equal those of a :class:`Loader` with the same transforms, seed and epoch. Each record is
-    read alone; of a large image, only the rows of tiles that the transforms need are read. :class:`Loader` is faster,
-    because it reads whole containers.
+    A MapDataset works with samplers, ``Subset``, ``random_split`` and a DataLoader's workers, and can be pickled.
+    Images equal those of a :class:`Loader` with the same transforms, seed and epoch. Each record is read alone; of a
+    large image, only the rows of tiles that the transforms need are read. :class:`Loader` is faster, because it reads
+    whole containers.
 
     Call ``set_epoch`` before each epoch. Without the call, a DataLoader's workers draw new parameters for each batch
     from the seed that torch gives them. Outside of workers the epoch is 0, and the first record that comes again with

@@ -116,7 +116,7 @@ def read_config(path: Any) -> MuxConfig:
     Args:
         path: file, or a list of open datasets, each with its base label (the number added to its labels) and its count
             of records in a batch. A file whose name ends in .toml is TOML; others have PicPoc's format: path, base
-            label and count of each dataset. Relative paths are looked up in the file's folder, then in the working
+            label and count of each dataset. Relative paths in a file are looked up in its folder, then in the working
             directory.
     """
     if not isinstance(path, (str, os.PathLike)):

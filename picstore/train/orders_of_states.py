@@ -37,7 +37,7 @@ def order_of_state(state: Mapping[str, Any], dataset: Dataset, options: Mapping[
         state: state of a Loader without buckets.
         dataset: dataset or selection of that Loader.
         options: ``batch_size``, ``global_batch_size``, ``aug_repeats``, ``drop_last``, ``weights``, ``balance`` and
-            ``repeat``, as for :class:`picstore.Loader`. If one of the first four is None, the state's value is used.
+            ``repeat``, as for :class:`picstore.Loader`. Any of the first four may be None, to use the state's value.
 
     Raises:
         UsageError: the state lacks a value that is needed, or its value differs from the given option.

@@ -139,8 +139,8 @@ def _position(descriptor, y, x, axis: tl.constexpr):
     """Compute where the output pixels (y, x) lie along one axis of the source image.
 
     Returns:
-        Positions in source pixels, float64; and the first and last source pixel that may be read. Positions are at most
-        2 pixels outside the pixels that may be read.
+        Three values: float64 positions in source pixels, the first source pixel that may be read, and the last one.
+        Positions end 2 pixels outside these bounds.
     """
     across = x.to(tl.float64) + 0.5
     down = y.to(tl.float64) + 0.5

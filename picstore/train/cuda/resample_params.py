@@ -113,8 +113,8 @@ def minify_slanted(
     """Split the antialiased resampling of rotated or sheared images in two resamplings; the first reduces their size.
 
     Returns:
-        Indices of the k images to minify, int64 (k,). Parameters of these images for the first resampling. Parameters
-        of all images for the second, in which the caller must set the ``planes`` of the minified images.
+        Three values: int64 (k,), indices of the images to minify; parameters of these images for the first resampling;
+        parameters of all images for the second, in which the caller must set the ``planes`` of the minified images.
     """
     if not params.slanted.any():
         return np.zeros(0, np.int64), params, params

@@ -30,7 +30,7 @@ _KERNELS: list[Any] = []  # all kernels that the host launches
 
 @contextlib.contextmanager
 def launching() -> Iterator[None]:
-    """Return a context for launching kernels; one thread enters at a time, because two could compile the same kernel.
+    """Return a context for launching kernels, for one thread at a time: two threads could compile the same kernel.
 
     Raises:
         MissingDependency: Triton finds no C compiler, which it needs to build launchers.

@@ -93,10 +93,13 @@ class BucketCounts:
         return self._joined(self._order.lane_positions(sample)) - self._before_lanes
 
     def since(self, firsts: I64, sample: int) -> tuple[I64, I64]:
-        """Find the last samples of each bucket before ``sample``; a bucket's first ``firsts`` samples may be missing.
+        """Find the last samples of each bucket before ``sample``.
+
+        Args:
+            firsts: int64 (buckets,), maximum number of each bucket's first samples that may be missing.
 
         Returns:
-            The samples' indices in the epoch, ascending; and for each bucket, how many of its samples come before them.
+            The samples' indices in the epoch, ascending; and for each bucket, the number of samples that are missing.
         """
         begins, seen = np.full(len(firsts), sample), self.before(sample)
         found, span = [np.zeros(0, dtype=np.int64)], _SPAN
@@ -224,7 +227,7 @@ class BucketPlan:
         """Return a row of _SAMPLE for each of the samples ``numbers`` of an epoch, except samples that no batch takes.
 
         Args:
-            seen: (buckets,), number of earlier samples in each bucket; the samples ``numbers`` are added in place.
+            seen: (buckets,), number of earlier samples in each bucket; the counts of these samples are added in place.
         """
         located = self.order.locate(numbers)
         bucket = self.table.of(located.container, located.record)

@@ -87,7 +87,7 @@ class EpochCursor:
         self._offset, self.loads = None, self.loads + 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration begin ``epoch``, unless the next iteration would continue in the middle of ``epoch``.
+        """Make the next iteration begin ``epoch``, or continue in the middle of ``epoch`` if it would do so anyway.
 
         Raise UsageError unless ``epoch`` is an integer from 0 to 2**42.
         """
@@ -101,8 +101,7 @@ class EpochCursor:
     def follow_epoch(self, number: int) -> None:
         """Make the next iteration begin epoch ``number``, as the caller counts epochs.
 
-        The first call after a state was loaded moves nothing: its ``number`` is the caller's number for the state's
-        epoch.
+        The first call after a state was loaded only tells the caller's number for the state's epoch; it moves nothing.
         """
         (number,) = check_position(epoch=number)
         if self._offset is None:
@@ -139,8 +138,8 @@ class EpochCursor:
     def end_early(self, epoch: int, first: int) -> None:
         """Record that an iteration, begun in this process at batch ``first`` of ``epoch``, was dropped before its end.
 
-        The next iteration begins at the same position if the dropped one was the first since ``move_to`` and gave at
-        most one batch. Until then, :attr:`position` still counts that batch.
+        If it was the first since ``move_to`` and gave at most one batch, the next iteration begins at the same
+        position. Until then, :attr:`position` still counts that batch.
         """
         if self._whole and self._first == (epoch, first) and self.position in ((epoch, first), (epoch, first + 1)):
             self._first, self._peeked = None, (epoch, first)

@@ -49,8 +49,8 @@ class SteppedOrder(Protocol):
     def slots_of(self, steps: I64, ranks: I64, sizes: I64) -> I64 | None:
         """Return the place in its batch of each sample of several batches, one batch after the other, int64 (n,).
 
-        Batch i is the part of rank ``ranks[i]`` in global batch ``steps[i]``, and has ``sizes[i]`` samples. Return None
-        if the samples of each batch have the places 0, 1, … in order.
+        Batch i is rank ``ranks[i]``'s part of global batch ``steps[i]`` and has ``sizes[i]`` samples. Return None if
+        the samples of each batch have the places 0, 1, … in order.
         """
 
 

@@ -93,9 +93,9 @@ def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, world_siz
     """Divide the ``count`` samples of a bucket into global batches: the same sizes in all epochs, in different orders.
 
     Args:
-        sizes: size of a global batch for each plan (list of transforms). With several plans, the first key draws a plan
-            for each batch, and the second key permutes the drawn plans.
-        keys: two random keys: one for all epochs, and one for this epoch.
+        sizes: size of a global batch for each plan (list of transforms).
+        keys: two random keys: the first, the same in all epochs, draws a plan for each batch; the epoch's own key
+            permutes the drawn plans.
         world_size: number of ranks that share a batch.
         drop_last: whether to leave out samples that do not fill a batch.
     """
@@ -179,7 +179,7 @@ class RankShard:
     def _bounds(self, batch: int) -> tuple[int, int, int]:
         """Return the start and stop of a global batch in the epoch, and the first rank that gets a leftover sample.
 
-        In a whole batch this is rank 0, so that a rank's share always has one size, for compiled programs. In an
+        In a whole batch this rank is 0, so that each rank's share always has one size, for compiled programs. In an
         incomplete batch it is ``start`` modulo the world size, so that ranks get samples of lanes that they read.
         """
         start, stop = self.division.start(batch), self.division.start(batch + 1)

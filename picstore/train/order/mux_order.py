@@ -138,8 +138,8 @@ class MuxOrder:
     def shares(self, batch: int) -> I64:
         """Return the number of samples of each source in this rank's part of a global batch, int64 (sources,).
 
-        Samples left over because the number of ranks does not divide a source's count go to the ranks in turn, through
-        all sources. So the batches of two ranks differ by at most one sample.
+        A source's samples that cannot be divided evenly go to one rank each. The ranks take turns through all sources,
+        so the batches of two ranks differ by at most one sample.
         """
         counts = np.array(self.schedule.counts_at(batch))
         return divide_samples(counts, self.rank, self.world_size, first=np.cumsum(counts) - counts)
@@ -219,8 +219,7 @@ class MuxOrder:
     def batches_and_rest(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Return the number of batches before a state, and how many samples of its next batch a rank has read.
 
-        Raise UsageError if none of this order's batches begins at the state, or if this order's batch there differs
-        from the partly read batch.
+        Raise UsageError if no batch of this order begins at the state, or if it differs from the partly read batch.
         """
         taken, rest = _taken(state, len(self.records))
         batches = self.schedule.batch_after(taken)

@@ -52,8 +52,7 @@ class RankShares:
         """Return the first and last rank that reads each lane, int64 (n,) each; the ranks between them read it too.
 
         A lane is a part of an epoch; batches mix lanes. A lane with only one reader is read by rank (lane + turn) mod
-        world size. ``turns``, (n,), differ by epoch: the number of samples in all earlier epochs, modulo the world
-        size.
+        world size. An epoch's turn is the number of samples in all earlier epochs, modulo the world size.
         """
         rank = (lanes + turns) % self.world_size
         if not self.shared:
@@ -121,10 +120,10 @@ class RankShares:
         return owners
 
     def deal_rest(self, owners: I64, readers: tuple[I64, I64], shares: I64) -> I64:
-        """Give the samples of a global batch that no rank has yet to ranks that have less than their shares.
+        """Give the samples of a global batch that have no rank yet to ranks that have less than their shares.
 
         Args:
-            owners: rank of each sample, int64 (n,), −1 if no rank has it; changed in place and returned.
+            owners: rank of each sample, or −1, int64 (n,); changed in place and returned.
             readers: first and last rank that reads each sample's lane, int64 (n,) each.
             shares: number of samples that each rank takes of the batch, int64 (world size,).
         """
@@ -182,7 +181,8 @@ def keep_own(first: I64, last: I64, shares: I64, group: I64 | int = 0) -> I64:
 def default_lanes(world_size: int, sources: int = 1) -> int:
     """Return the number of lanes of each source: MIN_LANES // ``sources``, rounded up to a multiple of the world size.
 
-    With a multiple, ranks share no lane; dividing by ``sources`` keeps memory constant.
+    With a multiple, no two ranks share a lane. Because of the division, memory does not grow with the number of
+    sources.
     """
     return -(-max(1, MIN_LANES // sources) // world_size) * world_size
 

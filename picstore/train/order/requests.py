@@ -93,7 +93,10 @@ class OpenRuns:
         return left
 
     def read_lanes(self, samples: Samples, inside: Bools, last: int) -> tuple[Samples, tuple[LeavingRun, ...]]:
-        """Mark samples whose lanes this rank reads, ``inside``, as IN_CONTAINER; mark all others as ALONE.
+        """Mark samples as IN_CONTAINER where ``inside`` is true, and as ALONE elsewhere.
+
+        Args:
+            inside: bool (n,), whether this rank reads the sample's lane.
 
         Returns:
             The marked samples; and the containers that lanes leave after sample ``last``, the last of the global batch.

@@ -23,8 +23,8 @@ class SharedIntegers:
     Any other process that is forked or receives the array gets a private copy. Pickling copies the array, except while
     a process is being spawned.
 
-    It is not a torch tensor, because torch aborts the process if a daemon thread frees a tensor while the interpreter
-    ends.
+    The array is not a torch tensor, because torch aborts the process if a daemon thread frees a tensor while the
+    interpreter ends.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:

@@ -35,9 +35,9 @@ _CHUNK = 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class RecordShares:
-    """Shares of a dataset's records in an epoch of ``samples`` samples; each epoch rounds a share up or down.
+    """Shares of a dataset's live (not deleted) records in an epoch of ``samples`` samples.
 
-    A record's share is its mean number of samples in an epoch. Live records are those not deleted.
+    A record's share is its mean number of samples in an epoch; each epoch rounds the share up or down.
 
     Attributes:
         starts: int64 (containers + 1,), number of live records before each container.
@@ -163,7 +163,9 @@ class RecordWeights:
     whole: int
 
     def ticks(self, containers: I64, records: I64, lengths: I64) -> tuple[I64, I64]:
-        """Return the sum of shares before each record, and that sum with the record's share, int64 (n,) in ticks.
+        """Return the sum of all shares before each record, and that sum with the record's own share, int64 (n,) each.
+
+        Shares are in ticks of 2**-30 samples.
 
         Args:
             records: all records of ``containers``, one container after the other.

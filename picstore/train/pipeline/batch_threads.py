@@ -295,8 +295,8 @@ class SetAside:
     def keep(self, key: EpochContainer, container: ReadResult, records: I64, *, attachments: bool) -> None:
         """Copy the records of a container that later batches need, and keep the copies.
 
-        If one of the records is damaged, keep the whole container, because one of its other records will be the
-        replacement.
+        If one of them is damaged, keep the whole container, because another of its records will replace the damaged
+        one.
 
         Args:
             records: index in the container of each sample's record; an index may occur more than once.

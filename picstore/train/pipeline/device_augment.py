@@ -107,8 +107,8 @@ def augment_images(
         counts: each batch's number of images; may be given only if all outputs have the same size.
 
     Returns:
-        With ``counts``, a list of one tensor for each batch. Without, a tensor (n, 3, H, W), or a list of n tensors (3,
-        h, w) if the transforms do not fix the size.
+        With ``counts``, a list of one tensor for each batch. Without ``counts``, a tensor (n, 3, H, W) if the
+        transforms fix the size, or else a list of n tensors (3, h, w).
     """
     from picstore.train.cuda.augment import augment
 

@@ -73,10 +73,8 @@ class Message:
     """Message from a loader process (the child) about a batch whose arrays lie in a block of shared memory.
 
     Attributes:
-        number: serial number of the batch since the child's start.
-        block: serial number of the block since the child's start.
-        new_size: size in bytes of a block that the parent must map, whose descriptor follows; None if the block is
-            mapped.
+        number, block: serial numbers of the batch and of its block, counted from the child's start.
+        new_size: bytes of a new block, which the parent must map and whose descriptor follows; None for other blocks.
         gone: serial numbers of blocks that the child has freed since the previous message.
         arrays: result of ``HostBatch.take_apart``, with a ``SharedArray`` in place of each array.
     """
@@ -97,7 +95,7 @@ class SequenceShare:
     Attributes:
         spans: all spans (ranges of batches) of the sequence, dealt to the processes in turn.
         ahead: maximum number of batches that were sent but not taken by the consumer.
-        room: bytes of these batches at which the process stops sending, once AHEAD batches are sent.
+        room: total bytes of such batches at which the process stops sending, if they are at least AHEAD batches.
     """
 
     spans: DealtSpans

@@ -249,9 +249,8 @@ def main() -> None:
 class SpanPipelines:
     """Maker of the batches of spans (ranges of batches), with one pipeline for each span.
 
-    A pipeline starts as soon as the previous pipeline has requested its last containers, because a span's first batch
-    waits for a container of each lane (part of the epoch). Meanwhile both pipelines hold containers, each within the
-    budget of memory.
+    A pipeline starts once the previous one has requested its last containers, because a span's first batch waits for a
+    container of each lane (part of the epoch). Meanwhile each of the two holds containers within the budget of memory.
     """
 
     def __init__(

@@ -137,8 +137,8 @@ class FillingBatch:
             cancelled.
 
     Attributes:
-        finished: future of the batch, cancelled if a task was cancelled. Read it before the tasks begin, because a
-            finished batch drops its future.
+        finished: future of the batch, cancelled if a task was cancelled. Get the future before the tasks begin, because
+            a finished batch drops it.
     """
 
     def __init__(
