@@ -51,13 +51,9 @@ def cpu_quotas(proc: Path = _PROC) -> Iterator[float]:
 def _quotas_above(root: str, mounted: Path, group: str) -> Iterator[float]:
     """Yield the CPU quotas, in cores, of control group ``group`` and of all groups above it, up to group ``root``.
 
-    In a container, ``group`` may be a path of the host that is not below ``root``; then only the quota of ``root`` is
-    yielded.
-
-    Args:
-        root: path, in the hierarchy of control groups, of the group whose folder is ``mounted``.
-        mounted: folder in the file system.
-        group: path in the hierarchy of control groups.
+    ``group`` and ``root`` are paths in the hierarchy of control groups; ``mounted`` is the folder of ``root`` in the
+    file system. In a container, ``group`` may be a path of the host that is not below ``root``; then only the quota of
+    ``root`` is yielded.
     """
     path = PurePosixPath(group)
     below = path.relative_to(root) if path.is_relative_to(root) else PurePosixPath()

@@ -134,7 +134,7 @@ def bench(
         color: add ColorJitter(0.4, 0.4, 0.4, 0.1) and Normalize to the transforms.
         threads: threads of the loader; None for the number of cores.
         processes: processes of the loader, which share its threads; None for one for each 4 cores, at most 8.
-        isolate: run the loader in its own process, or in the command's process.
+        isolate: run the loader in its own process instead of the command's.
         cache: folder that caches containers of a remote dataset; None for no cache.
         cache_limit: maximum size of the ``cache`` folder.
         root: see :func:`picstore.info`.

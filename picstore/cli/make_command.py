@@ -91,7 +91,7 @@ def load_verb(verb: str) -> Callable[..., Any]:
 
 
 def _functions(verb: str) -> list[Callable[..., Any]]:
-    """Return the functions whose parameters a verb's command has; the command calls the first of them.
+    """Return the functions whose parameters become arguments of a verb's command, which calls the first one.
 
     The second function, if any, is the verb's; the first function passes its ``**options`` to the second.
     """

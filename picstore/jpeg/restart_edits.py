@@ -125,7 +125,7 @@ def bits_after_edits(
 
 
 def distances_in_stream(stream: U8, begins: I64, bits: I64) -> U16 | None:
-    """Compute the distances between entry points in the stream, which a container stores.
+    """Compute the distances, which a container stores, between a stream's entry points.
 
     Args:
         stream: uint8, the JPEG.

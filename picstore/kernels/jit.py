@@ -127,7 +127,7 @@ def device_function(function: Callable[..., Any]) -> Any:
 
 
 def _compiling(dispatcher: Any, compile_: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that compiles or loads a kernel within ``linked_only``, without garbage collection.
+    """Return a function that compiles or loads a kernel without garbage collection.
 
     Collections would take 0.1 of the 0.4 s in which a process loads its first kernel, and a fifth of the time to
     compile a kernel.

@@ -163,7 +163,7 @@ def _set_rect(tiling, box, factor, rect):
 
 @device_function
 def _unstuff_tiles(source, lengths, per_row, tiles, ranges, segments, scratch, frame):
-    """Copy the segments of ``tiles`` without stuffed zeros to ``scratch``, after the room for planes of samples.
+    """Copy the segments of ``tiles`` without stuffed zeros to ``scratch``, after the space for planes of samples.
 
     Write each segment's offset to ``segments``. Return the number of copied bytes, or BAD_MARKER.
     """

@@ -75,7 +75,7 @@ _NO_PIXELS, _NO_SEGMENTS = np.zeros(0, np.uint8), np.zeros(0, np.int64)
 
 
 def decode(jpeg: bytes | memoryview | U8, out: U8 | None = None, *, factor: int = 1) -> U8:
-    """Decode a training JPEG to RGB; grey images get three equal channels.
+    """Decode a training JPEG (baseline, in one scan, grey or YCbCr) to RGB; grey images get three equal channels.
 
     Args:
         jpeg: contiguous bytes of one whole JPEG.
@@ -137,8 +137,7 @@ def open_stream(address, size, factor, workspace):
     """Parse a JPEG up to its first pixel, where ``decode_rows`` continues.
 
     Args:
-        address, size: address and size in bytes of the JPEG; not an array, because numba would compile a second version
-            for read-only arrays.
+        address, size: address and size in bytes of the JPEG.
         factor: divisor of the sides, 1, 2, 4 or 8.
         workspace: ``WORKSPACE.arrays``. The first array takes the headers' values (``parse.parse_frame``) and the
             scan's state, the second array the tables. All arrays must stay unchanged until the last row is decoded.

@@ -122,7 +122,7 @@ def begin_scan(frame, tables, addresses, plan):
         frame: values of the headers, followed by the scan's state.
         tables: address of the tables that were parsed.
         addresses: five addresses: of the data (followed by PADDING zeros) and of the segments, both as
-            ``bit_reader.unstuff`` writes them; of the zigzag order; of BLOCKS pairs of blocks of zeros; of the planes
+            ``bit_reader.unstuff`` writes them; of the zigzag order; of BLOCKS pairs of zeroed blocks; of the planes
             of samples.
         plan: uint64 (PLAN,), takes addresses of tables and of samples.
     """
@@ -212,7 +212,7 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
 
     Coefficients are stored in pairs of blocks, one block of each of two MCUs; ``block`` is the address of the MCU's
     first block. ``reader`` holds the accumulator, the number of its valid bits, and the offset of the next byte. If
-    ``skips`` is true, read only the DC values, from which the next MCU's DC values are predicted.
+    ``skips`` is true, only the DC values are read, which predict those of the next MCU.
     """
     accumulator, valid, byte = reader
     entry = plan[0]
@@ -241,7 +241,7 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
 def _transform_mcus(plan, block, stride):
     """Compute the samples of two MCUs; advance ``_TARGET``, the address for each block's samples, to the next two MCUs.
 
-    The last MCU of an odd row has no second MCU; samples computed in its place are not used.
+    If a row has an odd number of MCUs, the samples computed after its last MCU are not used.
     """
     entry = plan[0]
     end = entry + _u64(8 * _FIELDS) * _u64(plan[1])
