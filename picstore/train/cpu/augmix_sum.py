@@ -30,8 +30,8 @@ class Mixture:
 def add_weighted(image, original, total, weight, position):
     """Add ``weight`` times an image, uint8 (m,), to ``total``, float32 (m,), the sum of AugMix's chains.
 
-    At ``position`` MIX_FIRST, a new sum begins. At MIX_NEXT, ``original`` then overwrites the image, so that the next
-    chain begins with it; at MIX_LAST, the sum, truncated to whole levels, overwrites the image.
+    MIX_FIRST as ``position`` begins a new sum. With MIX_NEXT, ``original`` then overwrites the image, as input of the
+    next chain. With MIX_LAST, the sum, truncated to whole levels, overwrites the image.
     """
     factor = _f32(weight)
     if position == MIX_FIRST:

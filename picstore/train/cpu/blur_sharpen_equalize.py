@@ -32,7 +32,7 @@ _first_ratio = device_function(first_ratio)
 def half_weights(radius, sigma):
     """Return the float32 weights of a Gaussian blur: the weight of the middle tap, then ``radius`` weights of one side.
 
-    Negligible outer weights are left out; then zeros fill the side up to a multiple of GROUP.
+    Negligible outer weights are left out; zeros then fill the side up to a multiple of GROUP.
     """
     values = np.empty(radius + 1)
     ratio = _first_ratio(sigma)
@@ -67,7 +67,8 @@ def reflected(i, extent):
 def weighted_sum(flat, low, high, weights, out):
     """Write to ``out`` a weighted sum of rows in ``flat``, each as long as ``out``.
 
-    weights[0] is for the row that begins at flat[low[0]], weights[k] for those that begin at low[k] and at high[k].
+    weights[0] is for the row that begins at flat[low[0]]; weights[k] is for the two rows that begin at flat[low[k]] and
+    flat[high[k]].
     """
     middle, count = flat[low[0] :], out.size
     first = weights[0]
@@ -103,8 +104,8 @@ def blur(operands, slot, step, image):
     """Blur an image by a Gaussian, in place.
 
     Args:
-        operands, slot, step: ``operands[slot, step]`` of float64 (images, steps, 12) holds the number of taps on either
-            side of the middle tap, across and down, and the standard deviation in pixels.
+        operands, slot, step: ``operands[slot, step]`` of float64 (images, steps, 12) holds the number of taps on one
+            side of the middle tap in a row, that number in a column, and the standard deviation in pixels.
         image: uint8 (3, height, width), C-contiguous, not empty.
     """
     numbers = operands[slot, step]
@@ -138,10 +139,7 @@ def blur(operands, slot, step, image):
 
 @device_function
 def _count_levels(plane, counts):
-    """Count a plane's levels in 8 histograms, ``counts``, int32 (8, 256).
-
-    Byte i of the plane counts in histogram i mod 8; up to 7 bytes after the last word of 8 bytes count in histogram 0.
-    """
+    """Count a plane's levels in 8 histograms, ``counts``, int32 (8, 256); their sum is the plane's histogram."""
     address, words = plane.ctypes.data, plane.size // 8
     for k in range(words):
         word = load_native_u64(_u64(address + 8 * k))
@@ -227,7 +225,7 @@ def _sharpen_row(rows, y, rest, column, out):
 def sharpen(operands, slot, step, image):
     """Blend an image in place with a smoothed copy of itself; the outermost pixels stay unchanged.
 
-    ``operands[slot, step, 0]`` is the factor: 0 smooths, 1 changes nothing. Other arguments are as for ``blur``.
+    ``operands[slot, step, 0]`` is the factor: 0 smooths, 1 changes nothing. Arrays have the shapes that ``blur`` needs.
     """
     rest = _f32(1 - operands[slot, step, 0])
     height, width = image.shape[1:]

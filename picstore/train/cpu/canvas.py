@@ -43,10 +43,10 @@ def move_pixels(program: ColorProgram, slot: int, step: int, image: U8) -> None:
 
 @device_function
 def _packed(image, numbers):
-    """Return a copy of an image as uint32 pixels, with red in the lowest byte, surrounded by a border.
+    """Return a copy of an image as uint32 pixels, red in the lowest byte, with a border as the filter needs it.
 
-    The border repeats the image's edge for Pillow's filters, and is the fill for NEAREST. For torchvision's filter the
-    border is 0, without ``_INSIDE``, because such pixels are blended with the fill later.
+    The border repeats the image's edge for Pillow's filters, and is the fill for NEAREST. For torchvision's filter it
+    is 0 without the bit ``_INSIDE``, because the pixels there are blended with the fill later.
     """
     height, width = image.shape[1:]
     packed = np.zeros((height + 2 * _BORDER, width + 2 * _BORDER), np.uint32)
@@ -76,7 +76,7 @@ def _packed(image, numbers):
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1], uint8[:, :, ::1])")
 def gather_nearest(operands, slot, step, positions, image):
-    """Replace each pixel of an image by the image's pixel at its position in ``positions``, in place.
+    """Replace each pixel of an image, in place, by the pixel at the position that ``positions`` gives.
 
     Args:
         operands, slot, step: ``operands[slot, step]`` of float64 (images, steps, 12) holds SAMPLING and FILL.
@@ -128,7 +128,7 @@ def _sum_of(pixels, shift, weights):
 def _interpolate_row(neighbors, position, half, rows):
     """Interpolate each pixel of an output row between 4 packed pixels; write red, green and blue to ``rows``.
 
-    ``half`` is added to a level before its truncation: half a level, so that the level is rounded, or 0.
+    Levels are truncated after ``half`` is added: half a level, to round them, or 0.
     """
     p, q, r, s = neighbors[0], neighbors[1], neighbors[2], neighbors[3]
     to_x, to_y = position
@@ -144,7 +144,7 @@ def _interpolate_row(neighbors, position, half, rows):
 def _blend_border(neighbors, position, fill, y, image):
     """Blend pixels of row ``y`` with the fill if any of their neighbors lie outside of the image, as torchvision does.
 
-    torchvision counts such neighbors as black and then adds the fill, so the pixel is darker than image and fill.
+    torchvision counts neighbors outside as black and then adds the fill, so the pixel is darker than image and fill.
     """
     to_x, to_y = position
     high_x, high_y = (image.shape[2] - 1) * ONE, (image.shape[1] - 1) * ONE

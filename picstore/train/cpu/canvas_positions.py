@@ -37,7 +37,7 @@ def _scale_and_shift(sampling):
 
 @kernel("(float64[:, :, ::1], int64, int64, int32[:, :, ::1])")
 def map_positions(operands, slot, step, positions):
-    """Write each pixel's position in the source image, as an affine or perspective map gives it.
+    """Write to ``positions`` the source position of each pixel under an affine or perspective map.
 
     Args:
         operands, slot, step: ``operands[slot, step]`` of float64 (images, steps, 12) holds the operands of
@@ -108,12 +108,13 @@ def _displace(rows, down, numbers, axis, positions):
 
 @kernel("(float64[:, :, ::1], uint64[:, ::1], int64, int64, int32[:, :, ::1])")
 def displace_positions(operands, key, slot, step, positions):
-    """Write, for each pixel, its position displaced by blurred uniform noise, as in torchvision's ElasticTransform.
+    """Write each pixel's position, displaced by blurred uniform noise as in torchvision's ElasticTransform.
 
     Args:
         operands: float64 (images, steps, 12); ``operands[slot, step]`` holds the operands of ``opcodes.ELASTIC``.
         key: uint64 (images, steps), random keys of the steps.
-        slot, step, positions: as for ``map_positions``.
+        slot, step: index of the image, and of the step.
+        positions: int32 (2, height, width), receives x and y.
     """
     numbers = operands[slot, step]
     height, width = positions.shape[1:]

@@ -26,10 +26,13 @@ def decode_rgb(jpeg: bytes | memoryview | U8, *, width: int, height: int, factor
 
 
 def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]]:
-    """Decode the part of a batch's image ``slot`` that the views of the image show.
+    """Decode the part of a batch's image ``slot`` that the views of the image show; without tiles, the whole image.
 
-    ``reach`` is that part's left, top, right and bottom, int64 (4,). Decoding divides the sides by ``factor``, 1, 2, 4
-    or 8. An image without tiles is decoded whole.
+    Args:
+        records: records of the batch.
+        slot: index of the image.
+        reach: int64 (4,), left, top, right and bottom of the part in pixels of the stored image.
+        factor: 1, 2, 4 or 8, by which decoding divides the sides.
 
     Returns:
         The pixels, uint8 (h, w, 3), and left and top of the first pixel in pixels of the stored image.
@@ -50,7 +53,7 @@ def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
 def decode_part(records: BatchRecords, slot: int, reach: I64, *, factor: int) -> tuple[U8, tuple[int, int]] | None:
     """Decode the part of a tiled JPEG that its views show, see ``decode_slot``.
 
-    Return None if the views show the whole image or it has no tiles; the caller then decodes the whole image.
+    Return None, for the caller to decode the whole image, if the views show all of it or it has no tiles.
     """
     one, top = slice(slot, slot + 1), int(records.tops[slot])
     tiled = TiledJpegs(records.layouts[one], records.addresses[one], records.sizes[one], ())
@@ -87,10 +90,10 @@ def decode_held(stream: U8, tiling: I64, box: I64, lengths: Array, *, factor: in
     """Decode a box of a JPEG of which only some rows of tiles, the held rows, are in memory.
 
     Args:
-        stream: the JPEG's headers and the held rows of tiles.
+        stream: uint8, the JPEG's headers and the held rows of tiles.
         tiling: int64 (6,), tiling of the held rows, see ``jpeg.cut.TiledJpegs``.
         box: int64 (4,): left, top, right, bottom, in pixels of the held rows.
-        lengths: uint16, lengths in bytes of the held segments.
+        lengths: uint16, lengths in bytes of the segments of the held rows.
         factor: 1, 2, 4 or 8, by which decoding divides the sides.
 
     Returns:
@@ -106,10 +109,9 @@ def decode_held(stream: U8, tiling: I64, box: I64, lengths: Array, *, factor: in
 
 
 def _decode_foreign(data: memoryview | U8, *, width: int, height: int, name: str) -> U8:
-    """Decode a file of any format to upright RGB, as ``picstore convert`` does.
+    """Decode a file of any format to upright RGB; the extension of ``name`` identifies formats without a magic number.
 
-    The extension of ``name`` identifies formats without a magic number. Raise ImageError if the file does not decode
-    to ``width`` × ``height`` pixels.
+    Raise ImageError if the file does not decode to ``width`` × ``height`` pixels.
     """
     # Imported here, because the import takes 0.1 s, and few datasets need it.
     from picstore.prepare.image.decoder_process import decode_bounded

@@ -35,10 +35,10 @@ class _View:
 
 
 class ImageFiller:
-    """Filler of batches with images and targets; see :class:`BatchFiller`.
+    """Filler of batches with images and targets; see :class:`BatchFiller`. All images lie in one block of memory.
 
-    Any thread may fill any slots (images) in any order, because an image depends only on its record and parameters. A
-    record is decoded once, within the box that all views together reach. All images lie in one block of memory.
+    Threads may fill slots (images) in any order, because an image depends only on its record and parameters. A record
+    is decoded once, within the box that all its views together reach.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ImageFiller:
     def _plain(self, slots: range) -> list[Images]:
         """Return, for each view, uint8 memory for the resampled images of ``slots`` before their colors are changed.
 
-        This is the batch's own memory if its images are planes of bytes, in which colors can be changed in place.
+        If the batch's images are planes of bytes, this is the batch's memory, because colors can be changed in place.
         """
         outputs = [view.images[slots.start : slots.stop] for view in self._views]
         if self._in_place:

@@ -37,11 +37,11 @@ def can_fuse(geometry: Geometry) -> Bools:
 
 
 class FusedKernel:
-    """Fused kernel for a batch: decodes and resamples the images of its slots.
+    """Kernel that decodes and resamples the images of a batch.
 
     Args:
         geometries: geometries of the groups of views.
-        reach: int64 (n, 4), left, top, right, bottom of the box that all views of a slot together reach.
+        reach: int64 (n, 4), left, top, right and bottom of the box that all views of a slot together reach.
         factors: int64 (n,), factors by which decoding divides the sides.
         foreign: bool (n,), True for images that are not upright JPEGs, which the kernel leaves out.
 
@@ -65,8 +65,8 @@ class FusedKernel:
     def run(self, records: BatchRecords, slots: range, targets: StridedImage) -> bool:
         """Decode and resample the images of ``slots``, without the GIL; return whether all of these images are done.
 
-        ``targets``, int64 (views · len(slots), 7), describes the outputs' memory as ``strided_image`` does: first the
-        first view of all slots, then the second view of all slots, and so on.
+        ``targets``, int64 (views · len(slots), 7), describes the outputs' memory as ``strided_image`` does: a row per
+        view and slot, the slots of the first view first.
         """
         streams = records.addresses, records.sizes, records.layouts, records.image_sizes, records.tops
         marks, geometry = (self._chosen, self.done), (self._cuts, self._factors, *self._views)
@@ -115,9 +115,9 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
         slots: first slot, last slot + 1, and the slot to which the first row of ``targets`` belongs.
         marks: bool (n,), images to make; and bool (n,), set for images that are made.
         streams: addresses, sizes and layouts of the streams in memory, as ``jpeg.cut.TiledJpegs`` has them; width and
-            height of the stored images; and the number of their pixel rows above the first row in memory.
-        geometry: boxes to cut (n, 4), and factors by which decoding divides sides (n,). Then (views · n, …), all slots
-            of a view together: boxes to resample, clips, flips, interpolations, antialias and fills.
+            height of the stored images; and the number of pixel rows of each image above its first row in memory.
+        geometry: boxes to cut (n, 4), and factors by which decoding divides sides (n,). Then, (views · n, …) with all
+            slots of a view together: boxes to resample, clips, flips, interpolations, antialias and fills.
         workspace: the decoder's arrays, and a buffer for pixels.
         targets: int64 (views · k, 7), ``strided_image`` of the outputs of k slots, all slots of a view together.
         stages: addresses of the kernels ``STAGES``.
@@ -168,10 +168,9 @@ def run_fused(slots, marks, streams, geometry, workspace, targets, stages):
 
 @device_function
 def _open_image(stages, stream, box, factor, workspace, rect):
-    """Open (parse up to the first pixel) the tiles of an image that ``box`` needs.
+    """Open (parse up to the first pixel) the tiles of an image that ``box`` needs; return a code, as ``open_box`` does.
 
-    The whole image is opened if it has no usable tiles, or if ``box`` covers it. ``rect`` receives the rectangle that
-    is opened. Return a code, as ``open_box`` does.
+    ``rect`` receives the rectangle that is opened: the whole image if it has no usable tiles or ``box`` covers it.
     """
     addresses, sizes, layout, size, top = stream
     if box[0] > 0 or box[1] > 0 or box[2] < size[0] or box[3] < size[1]:

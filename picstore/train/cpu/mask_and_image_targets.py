@@ -42,11 +42,12 @@ def make_image(name: str, blob: bytes | memoryview, geometry: Geometry, slot: in
     """Return the image target of an image: an attached JPEG, cropped and resized as the image is.
 
     Args:
+        name: name of the attachment.
         blob: a JPEG whose sides are those of the record's image, divided by an integer and rounded up or down.
         geometry, slot: geometry of the batch, and index of the image.
 
     Returns:
-        uint8 (3, h, w): the attachment cropped and resized, in its own scale, without color transforms.
+        uint8 (3, h, w): the output's sides divided by the same integer; without color transforms.
 
     Raises:
         ImageError: the JPEG is damaged or has another size, or the integer does not divide the output's sides.
@@ -111,6 +112,8 @@ def make_map(name: str, asked: Sequence[str], stored: StoredMap, geometry: Geome
         name: name of the attachment, such as ``map:depth``.
         asked: requested forms: ``name`` for the values in their stored dtype; ``name:scaled`` for values times the
             scale, float32, NaN for pixels without a value; ``name:valid`` for whether each pixel has a value, bool.
+        stored: the map as the dataset stores it.
+        geometry, slot: geometry of the batch, and index of the image.
 
     Returns:
         Arrays (channels, H, W); bool (1, H, W) for ``name:valid``. Pixels outside of the image have the map's fill.

@@ -60,7 +60,7 @@ def _random_words(key, first, uniform, angle, choice):
 def _split(bits, exponent):
     """Split float32 numbers, given by their bits, into exponents and mantissas from sqrt(1/2) to sqrt(2).
 
-    Write the exponents to ``exponent``, and replace ``bits`` by the bits of the mantissas.
+    ``exponent`` receives the exponents, and ``bits`` the bits of the mantissas.
     """
     for j in range(bits.size):
         shifted = _i32(bits[j] - _ROOT)
@@ -73,7 +73,8 @@ def fill_normals(key, first, workspace, choice, out):
     """Write standard normal numbers of a random key: pair ``first + j`` to ``out[2 * j]`` and ``out[2 * j + 1]``.
 
     Args:
-        key, first: uint64 key, and int64 index of the first pair.
+        key: uint64.
+        first: int64, index of the first pair.
         workspace, choice: float32 (3, n) and int32 (n,), memory to work in.
         out: float32 (2 n,).
     """

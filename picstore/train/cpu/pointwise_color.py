@@ -63,8 +63,8 @@ def _saturate(chunk, factor, rest):
 def _turn_hue(chunk, turns):
     """Turn the hue of the chunk's pixels by ``turns`` sixths of a turn; value and saturation stay.
 
-    With hue h in sixths of a turn, value v and chroma d, a channel is v − d · clamp(min(k, 4 − k), 0, 1) for
-    k = (n + h) mod 6 and n = 5, 3, 1 for red, green, blue (Alvy Ray Smith's hexcone, without its six cases).
+    With hue h in sixths of a turn, value v and chroma d, a channel is v − d · clamp(min(k, 4 − k), 0, 1), where k = (n
+    + h) mod 6 and n is 5 for red, 3 for green, 1 for blue. This is Alvy Ray Smith's hexcone without its six cases.
     """
     red, green, blue = chunk[0], chunk[1], chunk[2]
     for i in range(red.size):
@@ -153,7 +153,7 @@ def _sum(grey, count):
 def _run_step(opcode, number, second, mean, chunk):
     """Run one pointwise step on a chunk of pixels, float32 (3, _CHUNK).
 
-    ``number`` and ``second`` are the step's first two operands, ``mean`` is the whole image's mean grey level.
+    ``number`` and ``second`` are the step's first two operands; ``mean`` is the whole image's mean grey level.
     """
     flat = chunk.reshape(3 * _CHUNK)
     factor = _f32(number)
@@ -180,13 +180,14 @@ def _run_step(opcode, number, second, mean, chunk):
 def run_pointwise(opcode, operands, slot, begin, end, image):
     """Run pointwise steps, contrast included, on an image in place.
 
-    A contrast step needs the mean grey level of the whole image. So the steps before it run on all pixels in one pass,
-    which also adds up the grey levels; the contrast step begins the next pass.
+    A contrast step begins a new pass over the pixels, because it needs the mean grey level of the image after the steps
+    before it.
 
     Args:
         opcode: int64 (images, steps); ``opcode[slot, begin:end]`` are the steps.
         operands: float64 (images, steps, 12), operands of the steps.
-        slot, begin, end: index of the image; index of its first step, and of its last step + 1.
+        slot: index of the image.
+        begin, end: index of its first step, and of its last step + 1.
         image: uint8 (3, height, width), C-contiguous.
     """
     pixels = image.shape[1] * image.shape[2]

@@ -121,11 +121,15 @@ def render_map(
     """Resample an image's map by the geometry of image ``slot``, as :func:`warp_map` does.
 
     Args:
-        source: (rows, w, channels), rows ``top``, ``top`` + 1, … of the map; at least the rows of ``rows_of_map``.
-        fill, invalid, linear: value outside of the map; value that means "no value"; whether to interpolate.
+        source: (rows, w, channels), rows of the map from row ``top`` on; at least the rows of ``rows_of_map``.
+        geometry, slot: geometry of the batch, and index of the image.
+        top: index in the map of the first row of ``source``.
+        fill: value outside of the map.
+        invalid: value that means "no value".
+        linear: whether to interpolate.
 
     Returns:
-        float64 (channels, H, W), and bool (H, W), whether the output has a value of the map.
+        float64 (channels, H, W), the values; and bool (H, W), whether the output has a value of the map.
 
     Raises:
         UsageError: the geometry is not finite.
@@ -153,7 +157,7 @@ def _with_border(
 ) -> tuple[Array, tuple[int, int]]:
     """Add to an image or mask those pixels of its repeated or mirrored border that the output shows.
 
-    ``origin`` is left and top, in source pixels, of the first of ``pixels``. Return the new pixels and their origin.
+    ``origin`` is the left and top of ``pixels`` in source pixels. Return the new pixels and their origin.
     """
     (left, top, right, bottom), (width, height) = geometry.window[slot].tolist(), geometry.source_size[slot].tolist()
     if left >= right or top >= bottom:
@@ -167,8 +171,7 @@ def _with_border(
 def _minified(pixels: U8, reach: I64, matrix: F64, clip: I64, interpolation: int) -> tuple[U8, F64, I64]:
     """Reduce the part ``reach`` of an image to the output's scale, if the output is smaller, before it is warped.
 
-    Returns:
-        The smaller pixels, and ``matrix`` and ``clip`` in units of these pixels.
+    Return the smaller pixels, and ``matrix`` and ``clip`` in units of these pixels.
     """
     height, width = pixels.shape[:2]
     low, high = np.maximum(reach[:2], 0), np.minimum(reach[2:], (width, height))

@@ -49,7 +49,7 @@ def add_targets(
 ) -> dict[int, str]:
     """Write the targets of each view of image ``slot`` to ``targets``.
 
-    Return {slot: problem} if the record's extra (its JSON annotations) or a mask is invalid; otherwise {}.
+    Return {slot: problem} if the record's extra (JSON annotations) or a mask is invalid, and {} otherwise.
     """
     try:
         extra, blobs = parse_extra(records.extras[slot]), records.attachments[slot]
@@ -73,13 +73,13 @@ def make_target(
 ) -> dict[str, Any]:
     """Return the targets of one image.
 
-    A box becomes the upright box around its moved corners, clipped to the output. If it is then smaller than
-    ``MIN_SIDE``, the object is dropped with all its fields, even if boxes are not requested. If the extra has no boxes,
-    no object is dropped.
+    A box becomes the upright box around its moved corners, clipped to the output. An object whose box is then smaller
+    than ``MIN_SIDE`` is dropped with all its fields, even if boxes are not requested. Without boxes in the extra, no
+    object is dropped.
 
     Args:
         names: fields of the extra, or attachments (masks, maps or JPEGs), see ``check_targets``.
-        extra: the record's extra, None if it has none.
+        extra: the record's JSON annotations; None if it has none.
         masks: for each attachment of the record, the bytes of its image file, or a ``StoredMap``.
         geometry, slot: geometry of the batch, and index of the image.
 
@@ -87,15 +87,17 @@ def make_target(
         By name, for k remaining objects and an output of H × W pixels:
 
         - ``boxes``: float32 (k, 4), XYXY; with them ``labels``, int64 (k,), −1 if the extra has none.
-        - ``keypoints``: float32 (k, m, 2), x and y from the center of the first pixel; with them
-          ``visibility``, int64 (k, m). Points that are not marked or lie outside have visibility 0 and x = y = 0;
-          objects with fewer points are padded with such points.
-        - ``polygons``: for each object a list of float32 (p, 2), clipped to the output; an outline outside is left out.
-        - ``index``: int64 (k,), with any of the above: indices of the remaining objects in the extra.
+        - ``keypoints``: float32 (k, m, 2), x and y from the center of the first pixel; with them ``visibility``, int64
+          (k, m). Points that are not marked or lie outside have visibility 0 and x = y = 0. Objects with fewer than m
+          points are padded with such points.
+        - ``polygons``: for each object a list of float32 (p, 2), outlines clipped to the output. An outline that lies
+          outside is left out.
+        - ``index``: int64 (k,), indices of the remaining objects in the extra; with any of the names above.
         - ``extra``: the unchanged extra.
-        - a map, or its name with ``:scaled`` or ``:valid``: array, see ``make_map``; None if the record has no map.
-        - another attachment: a mask as uint8 (H, W), or int64 if it has more than 8 bits, resampled by nearest
-          neighbor, 0 outside; a JPEG as uint8 (3, h, w), see ``make_image``; None if the record lacks the attachment.
+        - a map's name, also with ``:scaled`` or ``:valid``: array, see ``make_map``; None if the record has no map.
+        - a mask's name: uint8 (H, W), or int64 if the mask has more than 8 bits, resampled by nearest neighbor, 0
+          outside of the image; None if the record has no mask.
+        - name of an attached JPEG: uint8 (3, h, w), see ``make_image``; None if the record has no such JPEG.
 
     Raises:
         ImageError: the extra or a mask is invalid.
@@ -241,12 +243,12 @@ def _clip_polygon(outline: F64, planes: F64) -> F64:
 def clip_polygon(outline, planes):
     """Clip a polygon to half-planes; return an empty polygon if no part lies inside.
 
-    This is Sutherland and Hodgman, "Reentrant polygon clipping", CACM 17 (1974): pieces of a concave polygon stay
-    joined by lines along the edge.
+    The algorithm is Sutherland and Hodgman, "Reentrant polygon clipping", CACM 17 (1974): pieces of a concave polygon
+    stay joined by lines along the edge.
 
     Args:
         outline: float64 (p, 2), C-contiguous, x and y of the corners.
-        planes: float64 (q, 3), half-planes a·x + b·y + c ≥ 0.
+        planes: float64 (q, 3), coefficients a, b, c of half-planes a·x + b·y + c ≥ 0.
 
     Returns:
         float64 (r, 2), x and y of the clipped polygon's corners.

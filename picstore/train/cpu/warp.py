@@ -49,7 +49,7 @@ def visible_run(edges, y, width, least):
 
 @device_function
 def _narrow(start, step, low, high, first, last):
-    """Return the range (first, last + 1) of those x from first to last − 1 with low ≤ start + step · x ≤ high."""
+    """Return first and last + 1 of those x within ``first`` to ``last`` − 1 for which low ≤ start + step · x ≤ high."""
     begin, end = float(first), last - 1.0
     if step > 0:
         begin, end = max(begin, (low - start) / step), min(end, (high - start) / step)
@@ -66,8 +66,8 @@ def _narrow(start, step, low, high, first, last):
 def _interpolated(top, bottom, bits, weights):
     """Return one channel's level, interpolated from 2 × 2 neighbors.
 
-    ``top`` and ``bottom`` hold two neighboring pixels of 3 bytes each, the left one in the higher bits. The channel's
-    level begins at bit ``bits`` for the left pixel, and at bit ``bits`` - 24 for the right pixel.
+    ``top`` and ``bottom`` hold two neighboring pixels of 3 bytes each, the left one in the higher bits. ``bits`` is the
+    first bit of the channel's level in the left pixel; the level in the right pixel begins 24 bits lower.
     """
     left, right, low = _u64(bits), _u64(bits - 24), _u32(0xFF)
     total = (
@@ -83,7 +83,7 @@ def _interpolated(top, bottom, bits, weights):
 def _warp_inner(source, start, step, rows, line, run):
     """Interpolate the output pixels ``run`` (first, last + 1) of a row, whose neighbors all lie in ``source``.
 
-    Each left neighbor is read as 8 bytes: its 3, the right neighbor's 3, and 2 that are not used.
+    Two neighbors are read at once as 8 bytes, of which 2 are not used.
     """
     start_x, start_y = start
     step_x, step_y = step
@@ -117,10 +117,10 @@ def level_at(source, x, y, c, fill):
 
 @inlined
 def _row_start(step, shift, offset, y, width):
-    """Return, along x or y, the source position of a row's first pixel, the step to the next, and whether both fit.
+    """Return, along one axis, the source position of a row's first pixel, the step to the next, and whether both fit.
 
-    Both are int64 in units of 2**-32 pixels, or 0 if one does not fit. Half of 2**-12 pixels is added to the
-    position, so that truncation to 12 bits rounds.
+    Position and step are int64 in units of 2**-32 pixels; both are 0 if one does not fit. Half of 2**-12 pixels is
+    added to the position, so that truncation to 12 bits rounds.
     """
     start = 0.5 * step + shift * (y + 0.5) + offset - 0.5
     if not (abs(step) * width < GENTLE and abs(start) < GENTLE):
@@ -142,7 +142,7 @@ def _border_position(first, by, gentle, at, x, low, high):
 def _warp_border(source, matrix, clip, fill, line, y, run, axes):
     """Interpolate the pixels ``run`` (first, last + 1) of output row ``y``; neighbors may lie outside clip or image.
 
-    Beyond the clip, its border pixels repeat. Where the clip extends beyond the image, it shows ``fill``.
+    Beyond the clip, its border pixels repeat. Where the clip extends beyond the image, ``fill`` is used.
     """
     (first_x, by_x, gentle_x), (first_y, by_y, gentle_y) = axes
     for x in range(run[0], run[1]):
@@ -165,10 +165,9 @@ def _warp_border(source, matrix, clip, fill, line, y, run, axes):
 
 @device_function
 def _safe(start, step, low, high, begin, end):
-    """Return first and last + 1 of the output pixels x in a run whose source positions lie in pixels low … high.
+    """Return first and last + 1 of the output pixels from ``begin`` to ``end`` with source positions in low … high.
 
-    The positions start + step · x are monotonic, so it is enough to move the run's ends, ``begin`` and ``end``,
-    inwards, by at most two pixels, until their positions lie in low … high.
+    The positions start + step · x are monotonic, so it is enough to move both ends inwards, by at most two pixels.
     """
     first, last = begin, end
     while first < last and not low <= (start + first * step) >> 32 <= high:
@@ -180,14 +179,15 @@ def _safe(start, step, low, high, begin, end):
 
 @kernel("(uint8[:, :, ::1], float64[:, ::1], int64[::1], float64[:, ::1], uint8[::1], int64[::1])")
 def warp(source, matrix, clip, edges, fill, target):
-    """Interpolate the pixels that ``edges`` show at least in part; ``apply_edges`` writes the rest of the output.
+    """Interpolate output pixels that lie at least in part within ``edges``; ``apply_edges`` writes the other pixels.
 
     Args:
         source: uint8 (h, w, 3), C-contiguous.
         matrix: float64 (2, 3), map of output pixels to source pixels; finite.
         clip: int64 (4,), left, top, right, bottom in source pixels, not empty, within 2**30.
-        edges: float64 (k, 3), half-planes a·x + b·y + c ≥ 0 in output pixels; fill is outside of their intersection.
-        fill: uint8 (3,), shown within the clip but outside of the source.
+        edges: float64 (k, 3), half-planes a·x + b·y + c ≥ 0 in output pixels; the fill is outside of their
+            intersection.
+        fill: uint8 (3,), color of the part of the clip that lies outside of the source.
         target: ``strided_image`` of the output, uint8 (3, H, W).
     """
     height, width = target[5], target[6]
@@ -225,7 +225,8 @@ def apply_edges(edges, fill, hard, target):
     """Write the fill to pixels beyond any edge, and blend pixels within half a pixel of an edge with the fill.
 
     Args:
-        edges: float64 (k, 3), half-planes a·x + b·y + c ≥ 0 in output pixels; fill is outside of their intersection.
+        edges: float64 (k, 3), half-planes a·x + b·y + c ≥ 0 in output pixels; the fill is outside of their
+            intersection.
         fill: uint8 (3,).
         hard: whether to blend no pixels, and to fill those whose centers lie beyond an edge.
         target: ``strided_image`` of the output, uint8 (3, H, W).
@@ -271,7 +272,7 @@ def _copy_element(at, size, fill, to):
 
 @kernel("(Tuple((int64[::1], int64)), float64[:, ::1], int64[::1], float64[:, ::1], uint64, int64[::1])")
 def warp_nearest(mask, matrix, clip, edges, fill, target):
-    """Copy the mask's element under each output pixel's center; write ``fill`` beyond the clip, mask or edges.
+    """Copy the mask's element under each output pixel's center; write ``fill`` outside of the clip, mask or edges.
 
     Args:
         mask: ``strided_image`` of the mask (h, w), and the size of an element in bytes: 1, 2, 4 or 8.
@@ -301,18 +302,18 @@ def warp_nearest(mask, matrix, clip, edges, fill, target):
     "boolean, Tuple((float64[:, :, ::1], boolean[:, ::1])))"
 )
 def warp_map(some, matrix, bounds, edges, numbers, linear, out):  # noqa: C901 - functions of a pixel take twice the time
-    """Interpolate a map, which moves as a mask does: the output shows what lies under the centers of its pixels.
+    """Resample a map (values per pixel, such as depth); the output shows what lies under the centers of its pixels.
 
     Linear interpolation takes positions in steps of 2**-20 pixels. If one of the four neighbors has no value, the
     output takes the pixel under the center unchanged.
 
     Args:
-        some: float32 (h, w, channels), some rows and columns of the map; and int64 (2,), column and row at which they
-            begin in the map.
+        some: float32 (h, w, channels), some rows and columns of the map; and int64 (2,), the map's column and row at
+            which they begin.
         matrix, edges: as for ``warp``.
-        bounds: int64 (4,), the map's pixels that may be used: left, top, right, bottom.
-        numbers: the value outside of bounds and edges; and the number that means "no value", or NaN. In any channel,
-            NaN and infinity mean "no value" too.
+        bounds: int64 (4,), left, top, right, bottom of the map's pixels that may be used.
+        numbers: the value outside of bounds and edges; and the number that means "no value", or NaN. NaN and infinity
+            always mean "no value", in any channel.
         linear: whether to interpolate; otherwise the nearest pixel is taken.
         out: float64 (channels, H, W), the values; and bool (H, W), whether the output has a value of the map.
     """
@@ -367,11 +368,10 @@ def warp_map(some, matrix, bounds, edges, numbers, linear, out):  # noqa: C901 -
 
 @inlined
 def _place(at, low, high, origin, found):
-    """Find the map's rows or columns around the position ``at`` along an axis.
+    """Find the map's rows or columns around the position ``at`` along an axis; return the interpolation weight.
 
-    ``found``, (3,), receives the index of the nearest row or column, or ``_NOWHERE`` if it is not one of ``low`` to
-    ``high`` - 1; then the two indices between which to interpolate. Indices count from ``origin``. Return the weight of
-    the second of these two.
+    ``found``, (3,), receives the index of the nearest one, or ``_NOWHERE`` if it is not one of ``low`` to ``high`` - 1;
+    then the two indices between which to interpolate. The weight is that of the second. Indices count from ``origin``.
     """
     found[0] = _NOWHERE
     # Compare before the conversion to integers, because a position may exceed their range.

@@ -95,7 +95,7 @@ def _cubic_row(source, matrix, clip, fill, a, line, y, run):
 
 @kernel("(uint8[:, :, ::1], float64[:, ::1], int64[::1], float64[:, ::1], uint8[::1], int64, boolean, int64[::1])")
 def warp_taps(source, matrix, clip, edges, fill, interpolation, antialias, target):
-    """Interpolate the pixels that ``edges`` show at least in part; ``apply_edges`` writes the rest of the output.
+    """Interpolate output pixels that lie at least in part within ``edges``; ``apply_edges`` writes the other pixels.
 
     The clip's border repeats beyond the clip. ``interpolation`` is ``NEAREST`` or ``BICUBIC``, and ``antialias``
     chooses the parameter of the cubic. Other arguments are as for ``warp``.

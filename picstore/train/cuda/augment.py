@@ -62,17 +62,19 @@ def augment(
 ) -> Any:
     """Resample images and run their color programs, on the current stream of the images' GPU.
 
-    Pixels equal those of ``cpu.render.render``, and colors equal results of ``cpu.run_color.run_color``, bit for bit.
+    Pixels equal those of ``cpu.render.render`` and ``cpu.run_color.run_color`` bit for bit.
 
     Args:
-        images: n images, uint8 (3, h, w), or (1, h, w) for grey, on one device, with contiguous rows; each covers at
+        images: n images on one device, uint8 (3, h, w), or (1, h, w) for grey, with contiguous rows. Each covers at
             least its ``geometry.reach``. Memory allocated on another stream must stay unchanged until the current
             stream has run the kernels.
         origins: int (n, 2), left and top of the decoded pixels, in source pixels.
-        dtype, channels_last: dtype (uint8, float16, bfloat16 or float32) and layout of the outputs.
+        geometry, program: geometry and color steps of the n images.
+        dtype: dtype of the outputs: uint8, float16, bfloat16 or float32.
+        channels_last: whether the outputs' channels come last in memory.
         factors: int (n,) or one for all, factors by which decoding divided the sides.
-        counts: if the n images are those of several batches, the number of images of each batch; each batch's outputs
-            then have a block of memory of their own.
+        counts: number of images of each batch if the images are those of several batches. Each batch's outputs then
+            have a block of memory of their own.
 
     Returns:
         A tensor (n, 3, H, W), or a list of n tensors (3, h, w) in one block of memory if sizes differ; with ``counts``,
@@ -130,7 +132,7 @@ def _table(params: ResampleParams, phases: ColorPhases, memory: Sequence[torch.T
 
 
 def _with_borders(images: DecodedImages, origins: I64, geometry: Geometry) -> tuple[DecodedImages, I64]:
-    """Replace images whose padding repeats or mirrors their border by the part of the padded image that is used.
+    """Replace each image whose padding repeats or mirrors its border by the used part of the padded image.
 
     Return all n images, replaced or not, and each image's left and top in source pixels, int64 (n, 2).
     """
@@ -176,7 +178,7 @@ def _outputs(
 def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> None:
     """Copy the descriptor tables of all jobs to the device at once, then launch the jobs in turn.
 
-    A job is a descriptor table, a tensor of the outputs' dtype and device, and whether the outputs' channels come last.
+    A job is a descriptor table, the tensor for its outputs, and whether the outputs' channels come last.
     """
     device = jobs[0][1].device
     held = [_allocate_workspace(table, device) for table, _, _ in jobs]
@@ -196,8 +198,7 @@ def _launch_all(jobs: Sequence[tuple[DescriptorTable, torch.Tensor, bool]]) -> N
 def _allocate_workspace(table: DescriptorTable, device: torch.device) -> list[torch.Tensor]:
     """Allocate memory for filter weights, histograms and AugMix's sums; write the addresses to the table's header.
 
-    Returns:
-        The memory as tensors, which must not be freed before the kernels are launched.
+    Return the memory as tensors, which must not be freed before the kernels are launched.
     """
     starts = frozenset[int]().union(*table.starts)
     workspace = {WEIGHTS: torch.zeros(table.weights, dtype=torch.int32, device=device)}

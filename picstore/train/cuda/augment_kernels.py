@@ -55,7 +55,7 @@ def run_phase(
     CANVAS: tl.constexpr,
     COUNTED: tl.constexpr,
 ):
-    """Run one phase: resampling, or a step that needs whole images of the previous phase, and then pointwise steps.
+    """Run one phase of all color programs: resampling, or a step that needs whole images, and then pointwise steps.
 
     Args:
         table: a table of descriptors, see ``augment_layout.py``.
@@ -66,8 +66,8 @@ def run_phase(
         sums: int64 (phases, images), zero before phase 0: sums of an image's grey levels after each phase.
         FIRST: whether this is phase 0, which resamples.
         CHANNELS_LAST: whether the channels of the output come last.
-        CANVAS: whether the phase begins, in any image, with a step other than contrast and blur. Most transforms have
-            no such step, and need a kernel with fewer registers.
+        CANVAS: whether the phase begins, in any image, with a step other than contrast and blur. Without such a step,
+            as in most transforms, the kernel needs fewer registers.
         COUNTED: whether the next phase begins, in any image, with a step that needs the image's histogram.
     """
     descriptor = find_descriptor(table)

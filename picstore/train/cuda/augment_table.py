@@ -84,8 +84,8 @@ def _prepare_boxes(opcode: I64, operands: F64, size: I64, normalized: Bools) -> 
 def _prepare_operands(opcode: I64, operands: F64) -> Array:
     """Replace operands by numbers that kernels would otherwise compute for each pixel; return all blurs' weights.
 
-    A blur has two rows of weights, across and down; an elastic displacement has two such rows for each axis. The
-    operand ``SMOOTHING_ROW`` of such a step becomes the index of its first row.
+    A blur has two rows of weights, across and down; an elastic displacement has two rows for each axis. The operand
+    ``SMOOTHING_ROW`` of such a step becomes the index of its first row.
     """
     blends = np.isin(opcode, [opcodes.CONTRAST, opcodes.SATURATION, opcodes.SHARPNESS])
     operands[:, :, 1] = np.where(blends, 1 - operands[:, :, 0], operands[:, :, 1])

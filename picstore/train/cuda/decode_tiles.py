@@ -78,7 +78,7 @@ class DecodeStatus:
     _decoded: torch.cuda.Event | None
 
     def wait(self) -> I64:
-        """Wait until the kernels have run, and so have read the memory of the tables; the thread sleeps meanwhile.
+        """Wait until the kernels have run and the memory of the tables is no longer read; the thread sleeps meanwhile.
 
         Returns:
             int64 (n,): 0 for a sound image, otherwise the sum of those keys of ``REASONS`` that apply.
@@ -96,7 +96,7 @@ def decode_tiles(
     Args:
         tables: segment tables of each batch, which must not change before ``DecodeStatus.wait`` has returned.
         device: a GPU, or the CPU with Triton's interpreter.
-        locked: for each batch, whether its tables' memory is page-locked; others are first copied to such memory.
+        locked: for each batch, whether the memory of its tables is page-locked; if not, they are copied to such memory.
 
     Returns:
         The images of all batches in turn, and the images' status. Rows of pixels begin at multiples of 4 bytes. An
@@ -128,9 +128,9 @@ def decode_tiles(
 
 
 def _join_words(rows: I64, tables: Sequence[SegmentTables], starts: Sequence[int]) -> None:
-    """Copy the words that describe all batches' images to ``rows``, int64 (images, IMAGE_WORDS).
+    """Copy the int64 words that describe all batches' images to ``rows``, (images, IMAGE_WORDS).
 
-    The words' indices in a batch's arrays become indices in the memory on the GPU that holds all batches.
+    Words that are indices in a batch's arrays become indices in the arrays on the GPU, which join all batches.
     """
     at = 0
     for each, start in zip(tables, starts, strict=False):
@@ -169,7 +169,7 @@ def explain(status: int) -> str:
 def _parts(blocks: I64) -> Iterator[slice]:
     """Yield slices of images to decode together: at most _MOST_IMAGES images with at most MOST_BLOCKS blocks.
 
-    ``blocks`` (n,) has the number of blocks of each image. An image with more blocks is a slice of its own.
+    ``blocks`` (n,) holds each image's number of blocks. An image with more than MOST_BLOCKS is a slice of its own.
     """
     if blocks.sum() <= MOST_BLOCKS and len(blocks) <= _MOST_IMAGES:
         yield slice(0, len(blocks))
@@ -186,7 +186,7 @@ def _parts(blocks: I64) -> Iterator[slice]:
 def _write_firsts(rows: I64, first: I64, count: I64) -> I64:
     """Write to ``rows`` the index of each image's first block, table entry, sample, pixel byte and part of a segment.
 
-    Return the total numbers of blocks, table entries, samples, pixel bytes and parts of segments: int64 (5,).
+    Return the number of each in all images together, int64 (5,).
     """
     amounts = np.empty((len(rows), 5), np.int64)
     amounts[:, :3] = rows[:, words.BLOCKS : words.SAMPLES + 1]
@@ -223,7 +223,7 @@ def _upload(
 def _decode_part(
     arrays: dict[str, torch.Tensor], rows: I64, part: slice, sums: I64
 ) -> tuple[DecodedImages, torch.Tensor]:
-    """Queue the kernels that decode k images, the slice ``part`` of all; ``sums`` is from ``_write_firsts``.
+    """Queue the kernels that decode k images, the slice ``part`` of all; ``sums`` is the result of ``_write_firsts``.
 
     Return the images, and their status on the device, int32 (k,).
     """
@@ -250,7 +250,7 @@ def _decode_part(
 
 
 def _launch(arrays: dict[str, torch.Tensor], rows: I64, count: int) -> None:
-    """Launch the decoding kernels for the images that ``rows`` describes, with ``count`` parts of segments in all.
+    """Launch the decoding kernels for the images that ``rows`` describes, which have ``count`` parts of segments.
 
     In Triton's interpreter an operation is slow whatever its size, so a program there computes as much as possible.
     """

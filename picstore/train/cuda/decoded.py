@@ -27,7 +27,7 @@ class DecodedImages:
 
     @classmethod
     def from_tensors(cls, images: Sequence[torch.Tensor]) -> DecodedImages:
-        """Describe images that are given as tensors; each tensor is a block of its own.
+        """Describe images that are given as tensors, each in a memory block of its own.
 
         Raises:
             UsageError: kernels do not run on the device, devices differ, or a shape, dtype or stride is wrong.

@@ -247,7 +247,7 @@ def _filled_outside(step, r, g, b, at_y, at_x, width, height):
 def mixed(step, levels, sums, originals, plane, pixel, inside):
     """Run a ``MIX`` step of AugMix on a plane: add ``levels``, times the step's weight, to ``sums``.
 
-    Return the original levels, with which the next chain begins, or after the last chain the sum.
+    Return the plane's next levels: the original levels, as input of the next chain, or after the last chain the sum.
     """
     weight, position = load_f32(step, OPERANDS), load_i32_of(step, OPERANDS + 1)
     level = tl.load(levels + plane + pixel, inside, 0).to(tl.float32)

@@ -45,12 +45,11 @@ def make_tables(codes, places, images, tables, LANES: tl.constexpr):
     """Compute the lookup table of each Huffman table; a program computes one table.
 
     Args:
-        codes: uint8, the counts and symbols of each image's 4 tables, (4, HUFFMAN_BYTES), which begin at the index that
-            the image's words hold.
-        places: int32, the descriptions of each image's 4 tables, (4, 4), which begin at the index that the image's
-            words hold.
+        codes: uint8, (4, HUFFMAN_BYTES) for each image: counts and symbols of its 4 tables, from the index in the
+            image's words on.
+        places: int32, (4, 4) for each image: descriptions of its 4 tables, from the index in the image's words on.
         images: int64 (n, IMAGE_WORDS), words of the images, see ``jpeg/gpu_segment_layout.py``.
-        tables: int32, receives the tables' entries.
+        tables: int32, receives the entries of the lookup tables.
         LANES: number of entries to compute at once.
     """
     image = images + (tl.program_id(0) // _PER_IMAGE).to(tl.int64) * _WORDS
@@ -104,8 +103,11 @@ def decode_segments(
         tables: int32, results of ``make_tables``.
         coefficients: int16 (blocks, 64), zeros; receives each block's coefficients in zigzag order.
         status: int32 (n,), zeros; receives the errors of each image's segments.
-        count, image_count: number of the images' parts, whose rows need not be adjacent in ``segments``; and n.
-        LANES, ROUNDS, SYMBOLS: parts per program; refills between checks for unfinished lanes; symbols per refill.
+        count: number of the images' parts, whose rows need not be adjacent in ``segments``.
+        image_count: n.
+        LANES: parts per program.
+        ROUNDS: refills between checks for unfinished lanes.
+        SYMBOLS: symbols per refill.
     """
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
     exists = lane < count
@@ -180,8 +182,8 @@ def sum_differences(segments, images, coefficients, count, image_count, SEGMENTS
 
     Args:
         segments, images, coefficients, count, image_count: as for ``decode_segments``.
-        SEGMENTS: number of rows of ``segments`` for each program. A row is a part of a segment; the row of a segment's
-            first part is used to add up all blocks of the segment, and other rows are skipped.
+        SEGMENTS: number of rows of ``segments`` (parts of segments) for each program. The row of a segment's first part
+            is used to add up all blocks of the segment; other rows are skipped.
         BLOCKS: number of blocks of each segment to add up at once.
     """
     part = tl.program_id(0) * SEGMENTS + tl.arange(0, SEGMENTS)[:, None]
@@ -238,8 +240,7 @@ def _blocks_of_mcu(image):
 def _refill(stream, buffer, valid, position, end):
     """Append 4 bytes of the stream to each lane's ``buffer``, or fewer that end with an FF; skip its stuffed zero.
 
-    Returns:
-        The buffer, its number of valid bits, the position in the stream, and whether no marker was met.
+    Return the buffer, its number of valid bits, the position in the stream, and whether no marker was met.
     """
     word_at = stream.to(tl.pointer_type(tl.uint32)) + (position >> 2)
     wanted = (valid <= 32) & (position < end)

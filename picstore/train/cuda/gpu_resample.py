@@ -51,9 +51,9 @@ _TO_BITS, _HALF_STEP = tl.constexpr(32 - filters.POSITION_BITS), tl.constexpr(1 
 
 @device_function
 def sampled(table, descriptor, y, x):
-    """Return red, green and blue of output pixels: whole levels, float32 (h, w).
+    """Return red, green and blue of the output pixels in rows ``y``, int32 (h, 1), and columns ``x``, int32 (1, w).
 
-    ``y``, int32 (h, 1), and ``x``, int32 (1, w), are the rows and columns of the pixels.
+    Levels are whole numbers as float32 (h, w).
     """
     interpolation = load_i32(descriptor, FILTER)
     if load_i32(descriptor, SLANTED) == 0:
