@@ -48,8 +48,8 @@ def torchvision_resnet50_v2(size: int = 176) -> Transforms:
     """Transforms with which torchvision trained ResNet-50's weights IMAGENET1K_V2.
 
     Source: references/classification, and "How to train state-of-the-art models using TorchVision's latest primitives",
-    2021. torchvision's training used ``aug_repeats=4``, ``RandomChoice([MixUp(0.2), CutMix(1.0)])`` for batches, and
-    ``evaluation(224, 232, "bilinear")``.
+    2021. The training repeated each record four times (``aug_repeats=4``), mixed batches by ``RandomChoice([MixUp(0.2),
+    CutMix(1.0)])``, and evaluated by ``evaluation(224, 232, "bilinear")``.
     """
     return [
         RandomResizedCrop(size),
@@ -70,7 +70,7 @@ def timm_default(
     mean: Channels = IMAGENET_MEAN,
     std: Channels = IMAGENET_STD,
 ) -> Transforms:
-    """Transforms of timm's ``create_transform(size, is_training=True, …)`` with RandAugment, as timm mostly trains.
+    """Transforms of timm's ``create_transform(size, is_training=True, …)``, with its usual RandAugment.
 
     ``auto_augment`` replaces color jitter. Erased boxes are filled with normal noise (``re_mode="pixel"``). Training
     with timm mixes batches by ``MixUp(0.8)`` and ``CutMix(1.0)``.
@@ -90,9 +90,9 @@ def timm_default(
 def deit3(size: int = 224, *, color_jitter: float = 0.3) -> Transforms:
     """DeiT III's 3-Augment: turn grey, solarize or blur, then jitter colors (Touvron et al., ECCV 2022).
 
-    DeiT III's training used ``aug_repeats=3``, ``MixUp(0.8)`` and ``CutMix(1.0)``. The "simple random crop" for
-    ImageNet-21k is left out, because it mirrors the border of the resized image, but picstore resizes and crops in one
-    step.
+    The training repeated each record three times (``aug_repeats=3``) and mixed batches by ``MixUp(0.8)`` and
+    ``CutMix(1.0)``. The "simple random crop" for ImageNet-21k is left out, because it mirrors the border of the resized
+    image, but picstore resizes and crops in one step.
     """
     return [
         RandomResizedCrop(size, interpolation="bicubic"),

@@ -334,8 +334,7 @@ class Distribution:
     """Histograms of the images of two datasets, over the same bins or values.
 
     Attributes:
-        name: property of an image that is counted: "width", "height", "bytes", "bits per pixel", "chroma sampling" or
-            "quality".
+        name: counted property: "width", "height", "bytes", "bits per pixel", "chroma sampling" or "quality".
         edges: edges of the bins; a bin includes its lower edge, the last bin also its upper. Empty if ``values`` are
             given.
         values: counted values; empty if there are bins.
@@ -400,7 +399,7 @@ class AuditedDataset:
     """Dataset of a training run, in the version that the run used, and how often the run drew its records.
 
     Attributes:
-        dataset, uuid: path or URL, and UUID of that version.
+        dataset, uuid: path or URL, and UUID of the dataset's version.
         samples: number of samples drawn in the audited steps.
         unseen: number of records never drawn in these steps.
         least, most: smallest and largest number of times that a record was drawn.

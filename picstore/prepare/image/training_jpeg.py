@@ -166,7 +166,7 @@ def _fits_unchanged(size: tuple[int, int], settings: EncodeSettings) -> bool:
 
 
 def index_image(data: bytes, *, settings: EncodeSettings, name: str = "", bounded: bool = False) -> TrainingJpeg:
-    """Describe an image for an index. The result has the bytes that the index refers to, and the status ``INDEXED``.
+    """Describe an image for an index; the result has the bytes that the index refers to, and the status ``INDEXED``.
 
     A JPEG of 8 bits that needs no rotation is taken as it is, up to its EOI, without decoding. Any other file is
     decoded to find the upright image's size, and damage. Arguments and errors are those of :func:`make_training_jpeg`,

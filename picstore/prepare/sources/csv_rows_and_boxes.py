@@ -66,7 +66,7 @@ def delimiter_of(table: Location) -> str:
 
 
 def csv_rows(table: Location, text: str, names: list[str] | None, lines: int) -> Iterator[Row]:
-    """Yield the rows of ``text``, a part of a CSV that ``lines`` lines precede, with line numbers in the CSV.
+    """Yield the rows of ``text``, a part of a CSV, with their line numbers; ``lines`` lines come before ``text``.
 
     ``names`` are the names of the columns; if None, the first row of ``text`` states them.
     """
@@ -103,7 +103,7 @@ class _Image:
 
 
 def list_box_csv(table: Location, root: Location, image_field: str | None, label_field: str | None) -> Listing | None:
-    """List the images of a CSV of boxes in order of appearance, with label −1 (docs/sources.md).
+    """List the images of a CSV of boxes in order of appearance, with label −1.
 
     A row with four empty box columns names an image without objects. Return None if the table has no columns for the
     corners of boxes.

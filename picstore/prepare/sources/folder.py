@@ -31,7 +31,7 @@ def list_folder(location: Location, *, hidden: bool = False, engine: Engine | No
 
     All files below a sub-folder, at any depth, belong to its class. A folder without sub-folders is itself the only
     class, label 0. Files with the suffix of a text or table are not listed, and hidden files only with ``hidden``.
-    Links are followed, because some datasets consist of links. Messages count what is left out.
+    Links are followed. Messages count what is left out.
     """
     every = location.entries()
     odd = [entry.name for entry in every if entry.is_folder and location.is_odd(f"{entry.name}/x")]
@@ -100,7 +100,7 @@ def _files_below(folder: Location, prefix: str, label: int, walk: _Walk) -> list
 def refuse_class_splits(listing: Listing, location: Location) -> None:
     """Raise UsageError if all classes that have images are named like splits.
 
-    A single class with images is an error only if all its images lie in sub-folders of the class.
+    If only one class has images, raise only if all of its images lie in sub-folders of the class.
     """
     names, inputs = listing.classes, listing.inputs
     if not any(map(split_of_word, names)):

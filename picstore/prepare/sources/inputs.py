@@ -71,12 +71,13 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Ids of a picstore index's inputs, and bounds of its containers and rows of files, which a conversion keeps.
+    """Ids, containers and rows of files of an index, all of which a conversion keeps.
 
     Attributes:
         uuid: UUID of the index that the inputs come from, or of an earlier index with the same ids and order.
         ids: ids of all inputs.
-        containers: position in the listing of each container's first input, then the number of all inputs.
+        containers: position in the listing of the first input of each container (block of records), then the number of
+            all inputs.
         rows: position in the listing of the first input of each row of files (one file per stream), then the number of
             all inputs.
     """

@@ -73,7 +73,6 @@ class _Facts:
         attachments: names of attachments as keys, in order of appearance.
         fields: names of the samples' fields as keys, at most 64.
         splits: split names that occur in the field ``split``, as keys.
-        odd: counts of values that were changed because JSON cannot hold them.
         damaged: number of inputs that stand for an unknown number of lost samples.
         alike: for each metadata field called like a target field, such as ``boxes``, the number of samples.
     """

@@ -51,7 +51,6 @@ class _Shard:
     """Shard of a MosaicML dataset, as ``index.json`` describes it.
 
     Attributes:
-        name: name of the file, relative to the source.
         columns: name, encoding and fixed size in bytes of each column; size 0 if the size varies.
         block: the whole file as a block to decompress; None if the file is not compressed.
     """

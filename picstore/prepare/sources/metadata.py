@@ -95,8 +95,8 @@ def decode_text(data: bytes) -> str:
 def decode_if_text(data: bytes) -> str | None:
     """Decode text by :func:`decode_text`; return None if the bytes are binary.
 
-    Valid UTF-8 is text. Bytes without control characters, at most a quarter of which are not UTF-8, are text too, such
-    as a caption in Latin-1.
+    Valid UTF-8 is text. So are bytes without control characters if at most a quarter is not UTF-8, such as a caption in
+    Latin-1.
     """
     text = decode_text(data)
     invalid = len(_SURROGATE.findall(text))
@@ -108,7 +108,7 @@ def extra_as_json(extra: dict[str, Any], odd: OddValues, *, name: str = "") -> b
 
     Args:
         odd: counter, to which values that JSON cannot hold are added.
-        name: name of the input, which takes space in the extra too.
+        name: name of the input, which counts toward the extra's size limit.
     """
     limit = MAX_EXTRA - _ROOM - len(json.dumps(name))
     try:

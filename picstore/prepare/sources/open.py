@@ -111,7 +111,7 @@ def _check_options(given: Mapping[str, object], format_: SourceFormat, kind: str
 
 
 def _enter_split(location: Location, kind: str, options: dict[str, object], *, has_classes: bool) -> Location:
-    """Return the sub-folder of ``location`` for the split in ``options``, and delete that option.
+    """Return the sub-folder of ``location`` for the option ``split``, and delete ``split`` from ``options``.
 
     Return ``location`` itself if the options name no split, if it has no folders of splits, or if it is recognized as a
     source. Raise UsageError if the options name no split, and ``location`` has several folders, all named like splits;

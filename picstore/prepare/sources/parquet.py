@@ -290,8 +290,8 @@ def read_parquet(source: Input) -> bytes:
 def recognizes(probe: SourceProbe) -> bool:
     """Return whether a location is a Parquet file, or a folder with Parquet files of images.
 
-    The files may lie in folders of splits, of configurations, or called ``column=value``. Parquet files without images
-    do not count, because img2dataset writes them beside its tars.
+    The files may lie in folders of splits, folders of configurations, or folders called ``column=value``. Parquet files
+    without images do not count, because img2dataset writes them beside its tars.
     """
     if not probe.is_folder:
         return probe.head().startswith(_MAGIC)

@@ -32,7 +32,7 @@ _MAX_IMAGE, _MAX_EXTRA = 32 << 20, 1 << 20
 
 
 def list_picpoc(location: Location) -> Listing:
-    """List every record, by stream and file; a record's extra and its number ``serial`` become the sample's extra.
+    """List every record in order of stream and file; its extra and its number ``serial`` become the sample's extra.
 
     A file whose writer died has no directory; its containers are found by their headers.
     """

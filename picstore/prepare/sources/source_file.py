@@ -24,7 +24,7 @@ _REMOTE_WINDOW = 8 << 20
 
 
 class SourceFile(AbstractContextManager["SourceFile"]):
-    """Open file of a source, whose stated sizes are not trusted: reading beyond its end raises Truncated.
+    """Open file of a source; sizes stated in the file are not trusted, and reading beyond its end raises Truncated.
 
     Args:
         where: the file. Opening raises Damage if the file cannot be opened.

@@ -96,8 +96,8 @@ class SourceFormat:
         object_stores: whether ``list_inputs`` takes a :class:`Location`, which may be in an object store, rather than a
             local path.
         takes_engine: whether ``list_inputs`` takes ``engine``, which lists large sources in other processes.
-        takes_maps: whether ``list_inputs`` takes ``maps``: names of fields to keep as attachments, even if others of
-            their type are left out.
+        takes_maps: whether ``list_inputs`` takes ``maps``: names of fields to keep as attachments, even if other fields
+            of their type are left out.
     """
 
     list_inputs: Callable[..., Listing]

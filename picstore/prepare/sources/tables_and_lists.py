@@ -104,7 +104,7 @@ class _CsvPart:
 
     Attributes:
         bounds: byte range in the file: start and end.
-        lines: number of lines of the CSV before them.
+        lines: number of earlier lines in the CSV.
         names: names of the columns; None if the first row has them.
         fields: columns of image and label that the user named; else None.
         data: bytes of the lines if they are the whole file; else None.

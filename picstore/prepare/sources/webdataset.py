@@ -122,7 +122,7 @@ class _Tar:
         image_field, label_field: fields that the user named, or None.
         maps: names of attachments that are maps.
         split: split whose folders in the tar are listed; None for all folders.
-        count: number of samples by an index file of all tars, or None.
+        count: number of samples that an index file of all tars states, or None.
         index: file that states the number of samples of this tar, or None.
     """
 

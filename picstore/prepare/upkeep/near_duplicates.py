@@ -64,7 +64,7 @@ def find_duplicates(
 ) -> list[DuplicateGroup]:
     """Group images whose hashes differ in at most ``distance`` bits.
 
-    Each duplicate is within ``distance`` of its group's image, which has the lowest id, so all duplicates may be
+    Each duplicate is within ``distance`` of its group's image, which has the group's lowest id, so duplicates may be
     deleted.
 
     Args:
@@ -173,8 +173,8 @@ def find_nearest(queries: U64, hashes: U64, distance: int) -> tuple[I64, I64]:
 def find_leaders(hashes: U64, distance: int) -> tuple[I64, I64]:
     """Group hashes around leaders. A hash is a leader if no earlier leader is within ``distance`` bits.
 
-    Every other hash belongs to the nearest earlier leader. Return the index of each hash's leader (a leader's own
-    index), and the hash's distance to the leader in bits, both int64 (hashes,).
+    Every other hash belongs to the nearest earlier leader; equal hashes have the same leader. Return the index of each
+    hash's leader (a leader's own index), and the hash's distance to the leader in bits, both int64 (hashes,).
     """
     unique, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
     order = np.argsort(first)

@@ -59,7 +59,7 @@ class FileTask:
 
     Attributes:
         extents: byte ranges of the containers in stream ``source_stream`` of the dataset at ``source``, EXTENT
-            (containers,). Their field ``file`` is the number of the container's file, which may differ.
+            (containers,). An extent's own field ``file`` is the number of the file that holds the container.
         deleted: for each container, the indices of the records to omit; empty if no record is omitted.
         shift: change of ids and labels, if several datasets are joined.
     """
@@ -159,9 +159,9 @@ def _copy_columns(dataset: Dataset, root: WritableLocation) -> Edits | None:
 
 
 def _file_tasks(dataset: Dataset, root: WritableLocation, shape: DatasetShape) -> Iterator[FileTask]:
-    """Yield a task per file of a dataset, to write its records, permuted, to a file of equal stream and number.
+    """Yield a task for each file of a dataset, which writes the file's permuted records to a file of equal number.
 
-    If few records are left, as in a selection, a task joins several files of a stream.
+    If few records are left, as in a selection, a task joins several files of a stream (sequence of files).
     """
     rows, counts = dataset.rows, dataset.live.counts
     live_bytes = (rows["size"] * (counts / np.maximum(1, rows["records"]))).sum()
