@@ -89,7 +89,7 @@ class CutJpegs:
 def cut_batch(tiled: TiledJpegs, boxes: I64, *, out: U8 | None = None) -> CutJpegs:
     """Cut a box out of each of several JPEGs, in one call that does not hold the GIL.
 
-    A JPEG is copied whole if its restart segments form no grid of tiles, or their lengths do not add up to its size.
+    A JPEG is copied whole if its restart segments form no grid of tiles, or do not add up to the JPEG's size.
 
     Args:
         tiled: n JPEGs.
@@ -170,7 +170,7 @@ def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):
 def _cut_one(addresses, sizes, tiling, box, out, start, rect):
     """Write the cut of one JPEG, or the whole JPEG if it cannot be cut; return the cut's end in ``out``.
 
-    Arguments are rows of those of ``cut_all``; the cut begins at offset ``start``.
+    Each array is one JPEG's row of an argument of ``cut_all``. The cut begins at offset ``start`` in ``out``.
     """
     source = array_at(addresses[0], sizes[0], np.uint8)
     lengths = array_at(addresses[1], sizes[1], np.uint16)

@@ -47,8 +47,8 @@ class Compiled:
 def compile_ahead(kernels: Iterable[Any], *, processes: int | None = None) -> Compiled:
     """Compile the kernels that the cache lacks, with a notice on stderr.
 
-    If several processes call this at the same time, one compiles and the others wait. Without a folder for the cache,
-    each process compiles the kernels for itself.
+    If several processes call the function at the same time, one compiles and the others wait. Without a folder for the
+    cache, each process compiles the kernels for itself.
 
     Args:
         kernels: dispatchers of :func:`picstore.kernels.jit.kernel`.

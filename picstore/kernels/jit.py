@@ -76,10 +76,10 @@ def address_of(function: Any) -> int:
 
 
 def caller(signature: str) -> Any:
-    """Return a function by which kernels call a kernel with this signature, given the kernel's address.
+    """Return a function by which kernels call a kernel of type ``signature``, given the kernel's address.
 
-    The calling kernel's machine code contains no copy of the called kernel, so each kernel is compiled once, in
-    parallel with others. Called kernels take 10 µs or more, so a copy would gain nothing.
+    The calling kernel's machine code contains no copy of the called kernel, so kernels are compiled once, in
+    parallel. Called kernels take 10 µs or more, so a copy would gain nothing.
 
     Returns:
         A function that takes the address, and a tuple of the kernel's arguments.

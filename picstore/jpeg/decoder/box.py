@@ -147,7 +147,7 @@ def least_width(factor):
 def _set_rect(tiling, box, factor, rect):
     """Write to ``rect`` left, top, width and height of the pixels that must be decoded for a box.
 
-    Return the rectangle of tiles that hold these pixels: first column, first row, last column + 1, last row + 1.
+    Return the tiles that hold the pixels of ``rect``: first column, first row, last column + 1, last row + 1.
     """
     width, mcu_width, mcu_height = tiling[WIDTH], tiling[MCU_WIDTH], tiling[MCU_HEIGHT]
     least = min(least_width(factor), width)

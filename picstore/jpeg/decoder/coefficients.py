@@ -131,8 +131,8 @@ def fill_pairs(single, pairs):
 def _fill_second(single, entry, size, rest, pairs):
     """Write the entries of all windows (values of the next LOOKUP_BITS bits) that begin with one code.
 
-    ``entry`` describes this code alone. After the code, a window has ``size`` bits of the code's value, then ``rest``
-    bits, which may begin with a second code.
+    ``entry`` is the entry of the code alone. After the code, a window has ``size`` bits of the code's value, then
+    ``rest`` bits, which may begin with a second code.
     """
     for k in range(1 << rest):
         following = np.int64(load_u16(single + _u64(2 * (k << (LOOKUP_BITS - rest)))))

@@ -208,7 +208,7 @@ def decode_rows(state, rows):
     Args:
         state: address of the workspace's first array. The caller sets ``scan.OUT`` in this array to the address of a
             ring buffer for rows of pixels, and ``scan.RING`` to the buffer's number of rows.
-        rows: number of rows that this and previous calls write in all, and up to ``scan.MOST_SURPLUS_ROWS`` more.
+        rows: number of rows that all calls so far write. Up to ``scan.MOST_SURPLUS_ROWS`` more rows are written.
 
     Returns:
         0, or a negative code of damage.

@@ -212,7 +212,7 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
 
     Coefficients are stored in pairs of blocks, one block of each of two MCUs; ``block`` is the address of the MCU's
     first block. ``reader`` holds the accumulator, the number of its valid bits, and the offset of the next byte. If
-    ``skips`` is true, only the DC values are read, which predict those of the next MCU.
+    ``skips`` is true, only the DC values are read, which predict the next MCU's.
     """
     accumulator, valid, byte = reader
     entry = plan[0]

@@ -73,7 +73,7 @@ def encode_strips(
         quality, subsampling, interval: see ``encode``; with several strips, ``interval`` must divide a row's MCUs.
 
     Raises:
-        UsageError: the strips do not form an image of this size, or an argument is out of range.
+        UsageError: the strips do not form an image of ``size``, or an argument is out of range.
     """
     width, height = size
     if subsampling not in _SAMPLING_FACTORS:
