@@ -41,8 +41,8 @@ class EpochSampler:
         """Make the next iteration begin an epoch; the first call after ``load_state_dict`` keeps the loaded position.
 
         The first call's ``epoch`` is the training loop's number for the state's epoch; later calls count from there.
-        The numbers may differ from the loader's: if a limit on steps ends an epoch early, Lightning counts a new epoch,
-        but the loader first makes the rest of the old one.
+        The loop's number differs from the loader's if a limit on steps ended an epoch early: Lightning then counts a
+        new epoch, but the loader first makes the rest of the old one.
         """
         self.loader._cursor.follow_epoch(epoch)
 

@@ -220,9 +220,9 @@ def records_of_batch(batch_size: int | None, aug_repeats: int) -> int:
 def check_main_guard() -> None:
     """Raise UsageError if a loader is pickled for a worker whose main script has no ``__name__`` guard.
 
-    From Python 3.14 on, and on macOS always, a DataLoader's workers import the main script, which without a guard would
-    start workers in each worker. Python refuses this, but the main process would only report a lost connection. A
-    script that mentions ``__name__`` or ``parent_process`` counts as guarded.
+    From Python 3.14 on, and on macOS always, a DataLoader's workers import the main script. Without a guard the script
+    would start workers in each worker, which Python refuses, and the main process would only report a lost connection.
+    A script that mentions ``__name__`` or ``parent_process`` counts as guarded.
     """
     main = sys.modules.get("__main__")
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)

@@ -149,7 +149,7 @@ def map_parts(
     """Yield the values of each part in turn; other threads make batches in advance, this thread calls the function.
 
     Args:
-        parts: indices of each part's containers.
+        parts: for each part, the indices of its containers (blocks of records).
 
     Raises:
         UsageError: the function returned values that no column can hold, or values of different types or shapes.
@@ -324,8 +324,8 @@ def check_values(returned: Any, ids: I64) -> tuple[Values, Form]:
     """Return the values that a function returned for records ``ids``, an array (n, …) or n strings, and their form.
 
     Raises:
-        UsageError: the function did not return a tensor, an array or a list with one value for each record. Or a value
-            is None, has a type that no column has, or differs in type or shape from the first.
+        UsageError: the function did not return a tensor, array or list with one value for each record; or a value is
+            None, has a type that no column has, or differs in type or shape from the first.
     """
     if isinstance(returned, torch.Tensor):
         returned = _array(returned)

@@ -249,7 +249,7 @@ def number_classes(sources: Sequence[TrainingSource], choice: str | None) -> tup
         choice: the mux's option ``classes``.
 
     Raises:
-        UsageError: classes are to be numbered, but a dataset has no class names or has a base label.
+        UsageError: ``choice`` is "join" or "offset", but a dataset has no class names or has a base label.
     """
     if choice in (None, "same"):
         if choice is None:

@@ -35,7 +35,6 @@ def order_of_state(state: Mapping[str, Any], dataset: Dataset, options: Mapping[
 
     Args:
         state: state of a Loader without buckets.
-        dataset: dataset or selection of that Loader.
         options: ``batch_size``, ``global_batch_size``, ``aug_repeats``, ``drop_last``, ``weights``, ``balance`` and
             ``repeat``, as for :class:`picstore.Loader`. Any of the first four may be None, to use the state's value.
 
@@ -74,7 +73,6 @@ def mux_of_state(
     """Rebuild the order of a mux from a state and the mux's datasets.
 
     Args:
-        datasets: datasets or selections of the mux, in its order.
         schedule: number of samples of each dataset in a batch, by step; None to use the state's counts at all steps.
         per_rank: whether ``schedule`` counts the samples of a rank's batch rather than of a global batch.
 

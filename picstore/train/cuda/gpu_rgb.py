@@ -19,7 +19,7 @@ def to_rgb(images, planes, pixels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     A thread computes four adjacent pixels, so rows must begin at multiples of four bytes.
 
     Args:
-        images: int64 (n, IMAGE_WORDS), description of each image, see ``jpeg/gpu_segment_layout.py``.
+        images: int64 (n, IMAGE_WORDS), see ``jpeg/gpu_segment_layout.py``.
         planes: uint8, results of ``gpu_inverse_dct.inverse_dct``.
         pixels: uint8, receives each image's planes of red, green and blue.
     """

@@ -41,12 +41,12 @@ _ALLOCATOR_FAILURE, _NOT_INITIALIZED, _ARCH_MISMATCH = 5, 1, 7
 
 
 def choose_decoder(name: str, device: torch.device) -> str:
-    """Return ``name``, or the default decoder of the device if ``name`` is ``"auto"``.
+    """Return ``name``, or the device's default decoder if ``name`` is ``"auto"``.
 
     The default is ``"picstore"`` on a GPU and ``"cpu"`` elsewhere; both decode to the same pixels.
 
     Raises:
-        UsageError: ``name`` is unknown, or the device has no decoder of this name.
+        UsageError: ``name`` is unknown, or is not a decoder for the device.
     """
     if name not in DECODERS:
         raise UsageError(f"decoder {name!r} is unknown; use one of {', '.join(DECODERS)}")
@@ -58,7 +58,7 @@ def choose_decoder(name: str, device: torch.device) -> str:
 
 
 def load_decoder(name: str, device: torch.device) -> Decode:
-    """Return a function that decodes lists of JPEGs by nvJPEG, from the package ``"torchcodec"`` or ``"torchvision"``.
+    """Return nvJPEG's decoder of lists of JPEGs, as the package ``"torchcodec"`` or ``"torchvision"`` offers it.
 
     Raises:
         MissingDependency: the package is not installed, is too old, or does not load with this torch.

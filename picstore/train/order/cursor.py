@@ -41,9 +41,9 @@ class EpochCursor:
 
     Args:
         length: function from an epoch to its number of batches, or to None if the epoch has no end.
-        whole: whether the iteration after one that was broken off begins the next epoch; otherwise it continues with
-            the next batch. If epochs end, workers always begin the next epoch, because they are ahead of the batches
-            that the caller has taken.
+        whole: whether the iteration after one that was broken off begins the next epoch rather than continuing with the
+            next batch. If epochs end, workers always begin the next epoch, because they are ahead of the batches that
+            the caller has taken.
 
     Attributes:
         loads: number of states that were loaded. Iterators that began before the latest load are outdated.
@@ -148,7 +148,7 @@ class EpochCursor:
     def advance(self, epoch: int, batch: int, worker: Worker) -> None:
         """Move to position (``epoch``, ``batch``) when the batch before it is handed over.
 
-        At an epoch's end, move on to the next epoch; but a DataLoader's worker stays, because other workers may be
+        At an epoch's end, move on to the next epoch. But a DataLoader's worker stays, because other workers may be
         behind.
         """
         if not worker.count and self._is_over(epoch, batch):

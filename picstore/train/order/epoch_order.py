@@ -57,9 +57,8 @@ def groups_of(values: I64) -> Iterator[I64]:
 class ContainerOrder:
     """Order of containers with ``counts`` records: permuted by random bits of ``key``, or as stored if ``key`` is None.
 
-    A record's index is the number of records before it in this order. Sorting 10**7 containers would take longer than a
-    loader may take to resume. So containers are divided into parts by the high bits of their sort keys, and only parts
-    that hold a requested index are sorted.
+    A record's index is the number of records before it in this order. Only parts of the order that hold a requested
+    index are sorted, because sorting 10**7 containers would take longer than a loader may take to resume.
     """
 
     def __init__(self, counts: I64, key: int | None) -> None:

@@ -96,7 +96,6 @@ def divide(count: int, sizes: Sequence[int], keys: tuple[int, int], *, world_siz
         sizes: size of a global batch for each plan (list of transforms).
         keys: two random keys: the first, the same in all epochs, draws a plan for each batch; the epoch's own key
             permutes the drawn plans.
-        world_size: number of ranks that share a batch.
         drop_last: whether to leave out samples that do not fill a batch.
     """
     whole = np.array(sizes)

@@ -33,7 +33,7 @@ class MuxSchedule:
 
     Attributes:
         steps: index of the first global batch with each of the ``counts``; ascending from 0.
-        counts: for each step, the number of samples of each source in a global batch.
+        counts: for each step, each source's number of samples in a global batch.
     """
 
     steps: tuple[int, ...]

@@ -22,7 +22,7 @@ class PlanChoice(Protocol):
     """Rule that chooses, for each batch, one of several plans (lists of transforms) of a source."""
 
     def uses(self, plan: int, epoch: int, sizes: I64) -> Bools:
-        """Return whether any batch of the epoch could apply plan ``plan`` to each image: bool (n,).
+        """Return whether any batch of the epoch could apply a plan (list of transforms) to each image: bool (n,).
 
         Args:
             plan: index in :attr:`TrainingSource.plans`.

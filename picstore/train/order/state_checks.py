@@ -35,8 +35,8 @@ def check_position(**numbers: Any) -> tuple[int, ...]:
 def check_state(state: Mapping[str, Any], own: Mapping[str, Any], names: Sequence[str], *, of: str) -> None:
     """Raise UsageError if a state differs in a field of ``names`` from ``own``, the state of this loader or mux.
 
-    ``of`` is "loader" or "mux". States of version 1 with several ranks and no shuffling are refused, because the order
-    of such loaders has changed.
+    ``of`` is "loader" or "mux". A state of version 1 with several ranks and no shuffling is refused, because such
+    loaders now have another order.
     """
     version = state.get("version")
     if version not in (1, VERSION) or isinstance(version, bool):

@@ -59,8 +59,8 @@ def augment_views(
         params: for each batch, the parameters of the group's transforms.
 
     Returns:
-        The group's views of each batch: a tensor (views, n, 3, H, W) if the transforms fix the size; otherwise, for
-        each view, a list of n images (3, h, w).
+        For each batch, a tensor (views, n, 3, H, W) if the transforms fix the size; otherwise a list of n images (3, h,
+        w) for each view.
     """
     count, sizes = group.count, [len(each) for each in images]
     if len(images) > 1 and group.stacked:

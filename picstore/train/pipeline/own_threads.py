@@ -48,9 +48,8 @@ class ThreadPool:
     With ``yields``, the threads have a lower priority than other threads. On two cores, crops of images of 12
     megapixels are then made at 2,959 images/s, against 2,709 with equal priorities.
 
-    An executor of concurrent.futures takes no calls once the main thread has ended, although a training loop may
-    continue in another thread. Nor can it be shut down in one of its own threads, where a garbage collection may end a
-    loader.
+    An executor of concurrent.futures would take no calls once the main thread has ended, although a training loop may
+    continue in another thread. Nor could a garbage collection in one of its threads shut it down.
     """
 
     def __init__(self, count: int, name: str, *, yields: bool = False) -> None:
