@@ -183,8 +183,7 @@ def read_trusted(path: Path) -> bytes:
     """Read a file that only this user, root or the owner of picstore's files can have written.
 
     Raises:
-        Unusable: another user owns the file or may write it, or the file is not a regular file or too large.
-        OSError: the file cannot be read.
+        Unusable: another user owns the file or may write it, the path is not a regular file, or the file is too large.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:

@@ -36,7 +36,7 @@ _HALF_PIXEL = np.int32(1 << 19)
 
 @vector_function(5)
 def _sum_rows(memory: VectorMemory, rows: Any, weights: Any, pairs: Any, offset: Any, line: Any) -> None:
-    """Compute _SAMPLES samples of a row in the vertical pass, with 6 fractional bits.
+    """Compute _SAMPLES samples of a row in the vertical pass, in fixed point with 6 fractional bits.
 
     Args:
         rows: address of an array of the source rows' addresses, uint64.
@@ -70,7 +70,7 @@ def _sum_rows(memory: VectorMemory, rows: Any, weights: Any, pairs: Any, offset:
 
 @device_function
 def sum_output_row(source, low, first, count, weights, rows, line):
-    """Compute a row of the vertical pass, from source pixel ``low`` on, with 6 fractional bits.
+    """Compute a row of the vertical pass, from source pixel ``low`` on, in fixed point with 6 fractional bits.
 
     Args:
         source: uint8 (rows, width, 3), a ring buffer: image row r is at r modulo the number of rows.
@@ -125,7 +125,7 @@ def _interleave_pixels(memory: VectorMemory, lines: Any, stride: Any, out: Any) 
 def interleave(lines, width, columns, group):
     """Transpose 8 rows of ``width`` pixels to the columns of a block, from the block's row 8 * ``group`` on.
 
-    Up to PIXELS - 1 columns after these are overwritten.
+    Up to PIXELS - 1 columns beyond ``width`` are overwritten.
     """
     source, target = _u64(lines.ctypes.data), _u64(columns.ctypes.data + 6 * GROUP * group)
     for x in range(0, width, PIXELS):

@@ -130,7 +130,7 @@ class Vector:
         return even + odd
 
     def interleaved_sums(self, other: Vector, factors: Vector) -> list[Vector]:
-        """Interleave two 256-bit vectors of int16; return :meth:`sums_of_products` with ``factors`` for both halves.
+        """Interleave two 256-bit vectors of int16; return :meth:`sums_of_products` of each half with ``factors``.
 
         CPUs other than x86 compute the same sums without interleaving.
         """

@@ -64,7 +64,8 @@ class Writer:
             ``"depth,scale=0.001,unit=m"`` for the attachment ``map:depth``. ``dtype`` and ``channels``, if not given,
             are those of the first map.
         shape: number of streams, and sizes of files and containers.
-        encode: resize, quality, subsampling, background, max_pixels, reencode and encoder, as in ``picstore convert``.
+        encode: settings resize, quality, subsampling, background, max_pixels, reencode, encoder of ``picstore
+            convert``.
 
     Raises:
         UsageError: a setting is out of its range, or the destination is a dataset.
@@ -133,9 +134,9 @@ class Writer:
     ) -> int:
         """Append an image and return its id, 0 for the first.
 
-        Several threads may call this method at a time; ids are in the order in which images are ready. After an
-        exception from outside, such as KeyboardInterrupt, the record is added whole or not at all, and more images can
-        be added.
+        Several threads may call this method at a time; ids are in the order in which images are ready. An exception
+        from outside, such as KeyboardInterrupt, leaves the record added whole or not at all, and more images can be
+        added.
 
         Args:
             image: bytes of a file in any format that convert reads, or pixels. A JPEG is stored without loss if convert

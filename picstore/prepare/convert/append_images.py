@@ -116,10 +116,7 @@ def _finish_append(job: Job, written: Mapping[int, ledger.WrittenFragment]) -> C
 def _publish_append(
     job: Job, summaries: list[FileSummary], event: dict[str, Any], count: Callable[..., RecordCounts | None]
 ) -> Manifest:
-    """Publish a manifest that adds an append's files; raise Conflict if another process published an edit meanwhile.
-
-    ``count(fields=…, relabel=…)`` counts the append's records.
-    """
+    """Publish a manifest that adds an append's files; raise Conflict if another process published an edit meanwhile."""
     root, dataset, names = job.root, Dataset(job.root), job.saved["classes"]
     old = dataset.manifest
     # Object stores have no locks, so another process may have resumed this append and published its manifest.

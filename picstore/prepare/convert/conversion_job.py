@@ -142,7 +142,7 @@ class Job:
         """Convert the unfinished rows of this locked job; then call ``finish`` to build the dataset.
 
         The job of a shard does not call ``finish``, because ``merge_shards`` builds the dataset. Raise PicstoreError if
-        worker processes repeatedly die at the same row.
+        the process that converts a row keeps dying.
         """
         with make_position_folder(self.root) as position_folder:
             if self.shard is None:

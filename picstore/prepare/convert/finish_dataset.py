@@ -38,11 +38,11 @@ def finish_dataset(
     """Write ledger, index and manifest of a conversion, once all its rows (ranges of inputs) are finished.
 
     Args:
-        written: counts and checksum of the ledger lines of each row that this run converted, by row.
+        written: for each row that this run converted, counts and checksum of its ledger lines.
 
     Raises:
         TooManyFailures: no input became an image.
-        PicstoreError: a row's files hold another number of records than the row's ledger lines state.
+        PicstoreError: a row's files hold another number of records than its ledger lines state.
     """
     provenance = dict(settings)
     encode, shape, folder = provenance.pop("encode"), provenance["shape"], provenance.get("references")
@@ -100,8 +100,8 @@ def read_row_summaries(
 ) -> list[FileSummary]:
     """Read the summary (size, checksum, number of records, footer) of each file that the job's rows wrote.
 
-    Files are opened by name, not listed, because an object store may list new files late. Raise PicstoreError, whose
-    message ends in ``remedy``, if a row's files hold another number of records than its ledger fragment lists.
+    Files are opened by name, because an object store may list new files late. Raise PicstoreError, whose message ends
+    in ``remedy``, if a row's files hold another number of records than its ledger lines state.
     """
     files = range(first_file, first_file + len(tallies))
 

@@ -43,9 +43,9 @@ class GroupedInput:
     """Input with its id, its bytes, and the result of trying to convert it without loss.
 
     Attributes:
-        data: bytes of the input, or the error of reading the input; None if the input is still to be read.
-        made: training JPEG, or the reason why a conversion without loss is impossible; None if it was not tried, as for
-            a large input.
+        data: bytes of the input, or the error of reading it; None if it is still to be read.
+        made: training JPEG, or the reason why lossless conversion is impossible; None if it was not tried, as for a
+            large input.
     """
 
     id: int
@@ -62,10 +62,7 @@ def group_inputs(
 ) -> Iterator[GroupedInput]:
     """Read inputs in groups, try to make a training JPEG of each without loss, and yield all inputs in order.
 
-    Args:
-        numbered: pairs of id and input.
-        read: function that reads an input's bytes, given its id and the input.
-        skipped: function that returns, given an id, whether to yield the input unread.
+    ``numbered`` has ids and inputs. ``skipped`` returns, given an id, whether to yield the input unread.
     """
     group: list[tuple[int, Input, bytes | ImageError | None]] = []
     size = 0
@@ -100,8 +97,8 @@ class InputRecord:
     """Record of an input, with its training JPEG and sizes.
 
     Attributes:
-        source_bytes: number of bytes of the input.
-        referenced: number of bytes of image and attachments in the source, if the record refers to its image; else 0.
+        source_bytes: size of the input in bytes.
+        referenced: bytes of image and attachments in the source, if the record refers to its image; else 0.
     """
 
     record: Record

@@ -13,7 +13,7 @@ from picstore.prepare.image.encode_settings import EncodeSettings, Size
 
 
 def start_fork_server(encode: EncodeSettings, *first: str) -> None:
-    """Start the fork server, which compiles the kernels that ``encode`` needs, if necessary, and loads them.
+    """Start the server that forks worker processes; it loads the kernels that ``encode`` needs, compiled if necessary.
 
     Before that, the server calls the functions ``first``, written ``module:function``.
     """

@@ -205,7 +205,7 @@ def finished_rows(root: Location, rows: int) -> list[int]:
 
 
 def read_lines(path: Location, *, skip_damaged: bool = False) -> Iterator[LedgerLine]:
-    """Read the lines of a ledger or of a ledger fragment.
+    """Read the lines of a ledger or of a ledger fragment (the lines of one row).
 
     A damaged line raises Corrupt; with ``skip_damaged``, for callers that only count, it is skipped with a warning.
     """

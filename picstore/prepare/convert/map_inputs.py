@@ -29,8 +29,8 @@ def with_maps(listing: Listing, requests: Sequence[MapRequest]) -> Listing:
     A file that is an input's map is not an input itself. Classes left without inputs are dropped.
 
     Raises:
-        UsageError: no input has a requested map, or none of its first _PROBED maps can be read, or the first readable
-            map contradicts the request's dtype, channels or another field.
+        UsageError: no input has a requested map, none of a request's first _PROBED maps can be read, or the first
+            readable map contradicts the request's dtype, channels or another field.
     """
     if not requests:
         return listing

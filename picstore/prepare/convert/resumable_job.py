@@ -158,10 +158,10 @@ def _require_same(root: Location, saved: dict[str, Any], settings: dict[str, Any
 
 
 def remove_job(root: WritableLocation) -> None:
-    """Remove ``unfinished/`` of a locked job, the job files last, so that no new job takes over this job's rows.
+    """Remove the folder ``unfinished/`` of a locked job.
 
-    If another file cannot be removed, the job files stay. A removed file that the object store still lists counts as
-    removed.
+    The job files are removed last, because without them a new job could take over this job's rows. If another file
+    cannot be removed, the job files stay. A removed file counts as removed even if the object store still lists it.
     """
     clear_job(root)
     folder = root / UNFINISHED

@@ -28,7 +28,7 @@ from picstore.storage.manifest_writer import remove_manifest
 
 
 def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) -> ConversionResult:
-    """Convert the failed inputs again, and rewrite each row in which a failed input can be converted now.
+    """Convert the failed inputs again, and rewrite each row (range of inputs) in which one can be converted now.
 
     The result has the same bytes as a conversion, with the same number of rows, in which these inputs never failed.
     Only failed inputs, and inputs whose stored records are damaged, are read from the source. The destination is a
@@ -113,8 +113,8 @@ def _update_duplicates(
 ) -> dict[int, int]:
     """Map the id of each duplicate to the id of the first equal input, as if the ``readable`` inputs had never failed.
 
-    ``current`` is this mapping for the present source. An input that did not fail keeps the first input in its ledger
-    line, unless ``current`` maps it to a ``readable`` input.
+    ``current`` maps the duplicates in the present source. For an input that did not fail, the first equal input is that
+    in its ledger line, unless ``current`` gives a ``readable`` input.
     """
     duplicates: dict[int, int] = {}
     for line in lines:
@@ -131,9 +131,9 @@ def _update_duplicates(
 
 
 def _count_rows(root: Location, manifest: Manifest, lines: Sequence[ledger.LedgerLine]) -> int:
-    """Derive the number of rows of a dataset's conversion from the number of records in each file.
+    """Derive the number of rows (ranges of inputs) of a conversion from the number of records in each file.
 
-    Rows at the end have no files if all their inputs failed, so larger numbers of rows are tried too. Raise
+    Larger numbers than the files show are tried too, because rows whose inputs all failed have no files. Raise
     PicstoreError if no number fits, because the ledger then belongs to another dataset.
     """
     converted = np.array([line.status in (LOSSLESS, REENCODED) for line in lines])

@@ -82,7 +82,7 @@ class Shard:
 
 
 def count_rows(inputs: int, mean_bytes: float, shape: DatasetShape) -> int:
-    """Return the number of rows into which to divide ``inputs`` images of ``mean_bytes`` bytes on average.
+    """Return the number of rows (ranges) into which to divide ``inputs`` images of ``mean_bytes`` bytes on average.
 
     The number keeps files within ``file_size``. It is at least TARGET_ROWS, or fewer if files would then be smaller
     than MIN_FILE_BYTES, and at most ``inputs``.

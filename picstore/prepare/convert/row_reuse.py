@@ -44,7 +44,7 @@ def reuse_folder(root: WritableLocation, row: int) -> WritableLocation:
 def save_for_reuse(
     root: WritableLocation, row: int, files: Iterable[FileEntry], lines: Sequence[ledger.LedgerLine]
 ) -> None:
-    """Save a row's files, then the ledger ``lines`` of those of its inputs that need not be converted again.
+    """Save a row's files for a retry, then the ledger ``lines`` of its inputs that need not be converted again.
 
     A file whose checksum differs from the manifest's is left out. A file with a damaged footer is saved, because its
     records can still be read.
@@ -74,8 +74,8 @@ def find_reusable_rows(root: Location) -> set[int]:
 class ReusableRow:
     """Inputs of a row that were converted before or are duplicates, with their records and ledger lines.
 
-    Memory holds one container (block of records) of each file in ``folder``, the row's previous files; None if there
-    are none. ``settled_ids`` are the inputs' ids. An input whose record proves to be damaged is converted again.
+    ``folder`` holds the row's previous files, of which memory holds one container (block of records) each; None if
+    there are none. ``settled_ids`` are the inputs' ids. An input whose record proves damaged is converted again.
     """
 
     def __init__(self, folder: Location | None, fields: Sequence[str]) -> None:

@@ -60,9 +60,8 @@ def make_record(
 class RowWriter(AbstractContextManager["RowWriter"]):
     """Writer of file number ``row`` in every stream (sub-directory) of a dataset.
 
-    Of each ``streams`` consecutive records, every stream gets one, by a permutation keyed by (seed, row, group of
-    records), so each file holds an even sample of the row. One open container (block of records) per stream is held in
-    memory.
+    Of each group of ``streams`` consecutive records, every stream gets one, in an order derived from seed, row and
+    group, so each file holds an even sample of the row. Memory holds one container (block of records) per stream.
 
     Attributes:
         bytes: total size of the JPEGs, extras and attachments so far.
@@ -149,7 +148,6 @@ def join_row_counts(
 
     Args:
         tallies: counts of ledger lines by status, for each row.
-        summaries: summaries of the files of all rows.
         fields: names of the attachments.
         first_file: number of row 0's file in each stream.
         relabel: function from ids and stored labels to present labels; if given, all records are counted from files.

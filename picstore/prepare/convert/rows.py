@@ -32,7 +32,7 @@ from picstore.storage.location.resolve import UNFINISHED, Location, WritableLoca
 
 @dataclass(frozen=True, slots=True)
 class RowTask:
-    """Task to convert a row of the job: a range of inputs, which becomes a file in each stream and a ledger fragment.
+    """Task to convert a row of the job: a range of inputs, which becomes a file in each stream, and ledger lines.
 
     Attributes:
         blamed: reason, by id, of each input that is left out because it ended a worker process.
@@ -88,7 +88,7 @@ def make_position_folder(root: WritableLocation) -> Iterator[Path]:
 def run_rows(
     tasks: deque[RowTask], engine: worker_processes.Engine, on_progress: ProgressCallback
 ) -> dict[int, ledger.WrittenFragment]:
-    """Convert rows of the job; return, by row, the tally and checksum of the ledger fragment written.
+    """Convert rows of the job; return, by row, the tally and checksum of the ledger lines written.
 
     If a process dies, its row runs again. An input that ends two processes, or exceeds ``image_timeout`` once, is left
     out. Raise PicstoreError if a process dies at an input that is already left out.
@@ -127,10 +127,10 @@ def _read_position(task: RowTask) -> int:
 
 
 def convert_row(task: RowTask, on_progress: ProgressCallback) -> ledger.WrittenFragment:
-    """Convert a row of the job: write a file in each stream (folder) of the dataset, then the row's ledger fragment.
+    """Convert a row of the job: write a file in each stream (folder) of the dataset, then the row's ledger lines.
 
-    Memory holds one image or group of small images, and one container (block of records) of each file that is written.
-    A retry that copies records also holds one container of each previous file.
+    Memory holds one image or group of small images, and one container (block of records) of each file written or, in a
+    retry, copied from.
     """
     lines = []
     reusable = ReusableRow(task.reuse, task.attachments)

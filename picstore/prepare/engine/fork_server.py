@@ -140,7 +140,7 @@ def _read_number(descriptor: int) -> int:
 
 
 def serve_forks() -> None:
-    """Load the code named in ``sys.argv``, then fork a child for each request, in the server process.
+    """Run the server process: load the code named in ``sys.argv``, then fork a child for each request.
 
     A request brings two descriptors: the child's end of the connection, and a pipe into which the server writes the
     child's process id and, once the child has ended, its exit status.

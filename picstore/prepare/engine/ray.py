@@ -79,8 +79,8 @@ class RayEngine:
 def run_task(function: Callable[[T, ProgressCallback], R], task: T, folder: str) -> tuple[R | Exception, int, bool]:
     """Run a task on a node; return the task's result or error, the sum of its progress counts, and whether it failed.
 
-    The task runs in ``folder``, the working directory of the process that called :meth:`RayEngine.run`, if the node has
-    this folder. Relative paths of sources need this.
+    The task runs in ``folder``, the working directory of the caller of :meth:`RayEngine.run`, if the node has this
+    folder, because sources may be relative paths.
     """
     with contextlib.suppress(OSError):
         os.chdir(folder)
@@ -116,8 +116,7 @@ def _on_loopback() -> Iterator[None]:
     """Let clusters that Ray starts in the block listen on 127.0.0.1 only, as they do on macOS and Windows.
 
     On Linux, ``ray.init`` otherwise replaces 127.0.0.1 by the machine's address, and all servers listen on every
-    interface. The environment variable affects processes that Ray starts; the constant in Ray's module affects this
-    process, which may have read the variable before.
+    interface. The constant in Ray's module is set too, because Ray may have read the environment variable before.
     """
     from ray._private import ray_constants
 

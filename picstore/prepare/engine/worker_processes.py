@@ -165,8 +165,8 @@ def wait_for_fork_server() -> None:
 def time_limit(seconds: float) -> Iterator[None]:
     """End this process by SIGALRM if the ``with`` block takes more than ``seconds``; 0 sets no limit.
 
-    Use this only in tasks, because their engine replaces the process. The operating system ends the process, even in C
-    code that does not return to Python, with or without the GIL. A block costs 6 µs.
+    Use this only in tasks, because their engine replaces the process. The process ends even in C code that does not
+    return to Python, with or without the GIL. A block costs 6 µs.
     """
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -249,7 +249,8 @@ class _ProgressMeter:
 def _receive_tasks(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
     """Queue the tasks that come through the pipe; end this process when the parent process ends, even by SIGKILL.
 
-    An orphaned process would write files that a resumed run also writes. Report an error if a task cannot be unpickled.
+    Otherwise this process would write files that a resumed run also writes. Report an error if a task cannot be
+    unpickled.
     """
     try:
         while True:

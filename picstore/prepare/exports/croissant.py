@@ -68,7 +68,7 @@ def write_dataset_croissant(dataset: Dataset, out: Where, progress: Progress | N
     and all fields that picstore does not write, such as license and creator.
 
     Raises:
-        UsageError: the dataset is a selection, is joined or has unsaved edits; or ``out`` exists and is not JSON-LD.
+        UsageError: the dataset is a selection or joined, or has unsaved edits; or ``out`` exists and is not JSON-LD.
         NotADataset: a file of the dataset is missing.
     """
     root, manifest = dataset.path, dataset.manifest

@@ -45,7 +45,7 @@ class Part:
     Attributes:
         number: number of the part, from 0.
         count: number of records.
-        names: in the format ``folder``, each record's path in the export without ``.jpg``; else empty.
+        names: paths of the records in the export, without ``.jpg``, in the format ``folder``; else empty.
     """
 
     number: int
@@ -64,7 +64,6 @@ class ExportFormat(ABC):
         root: folder of the export.
         classes: class names by label.
         shard_size: approximate size of a tar, shard or Parquet file in bytes.
-        attachments: names of the dataset's attachments.
     """
 
     # Names of the columns that the format itself writes; no attachment may have one of these names.
@@ -110,8 +109,8 @@ class ExportFormat(ABC):
 def shard_parts(sizes: Iterable[int], shard_size: int, *, exceed: bool) -> list[Part]:
     """Divide records of given sizes in bytes into shards.
 
-    A shard ends before the record that would exceed ``shard_size``; with ``exceed``, after the record that reaches
-    ``shard_size``.
+    A shard ends before the record that would make the shard exceed ``shard_size``; with ``exceed``, after the record
+    with which it reaches ``shard_size``.
     """
     counts: list[int] = []
     held = 0

@@ -84,7 +84,7 @@ def export(
     Args:
         source: path of a finished dataset, or an open dataset.
         out: a folder that does not exist or is empty.
-        format: name of the export format, one of FORMATS.
+        format: one of FORMATS.
         shard_size: approximate size of a tar, shard or Parquet file in bytes.
         workers: number of processes, or an engine that runs tasks; the files do not depend on it.
 

@@ -28,7 +28,7 @@ _PART_SIZE = 32 << 20  # bytes of JPEGs that one call of ``write`` writes
 
 
 class _Wish(NamedTuple):
-    """Properties of a record from which its path in the export is chosen.
+    """Properties of a record that determine its path in the export.
 
     ``stem`` is the preferred file name without extension, ``size`` the JPEG's size in bytes.
     """

@@ -44,7 +44,7 @@ class Decoded:
 
     Attributes:
         image: PIL image of mode "L" or "RGB", or RGB as uint8 (height, width, 3).
-        origin: reason for re-encoding: the kind of the source, such as "PNG" or "progressive JPEG", or "resize".
+        origin: reason for re-encoding: "resize", or the kind of the source, such as "PNG" or "progressive JPEG".
         coordinates: map from the source's pixels to the pixels of ``image``.
     """
 

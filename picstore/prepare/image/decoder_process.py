@@ -212,8 +212,8 @@ def main() -> None:
 def _bounded(connection: Connection, seconds: float) -> Iterator[None]:
     """Let the operating system end this process after ``seconds`` or at the parent's death, even within C code.
 
-    While the parent waits for an answer, the only event on the socket ``connection`` can be that the parent closed its
-    end. The operating system then sends SIGIO, which ends this process.
+    SIGIO ends this process when the parent closes its end of the socket ``connection``; nothing else happens on the
+    socket while the parent waits for an answer.
     """
     flags = fcntl.fcntl(connection, fcntl.F_GETFL)
     fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())

@@ -154,7 +154,7 @@ def _wand(coder: str) -> tuple[Any, tuple[type[Exception], ...], type[Warning]]:
 
 @functools.cache
 def start_library() -> None:
-    """Start ImageMagick's library under picstore's policy; raise ImportError if the library is missing.
+    """Start ImageMagick's library under picstore's security policy; raise ImportError if the library is missing.
 
     A process has one policy, read when the library starts. Raise ImageError if other code in this process started the
     library under a policy that allows more.

@@ -38,10 +38,10 @@ _XPM_COLOR = re.compile(rb"(\sc\s+#)([0-9A-Fa-f]+)")
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """Image file from which metadata that does not affect the pixels was removed.
+    """Image file without the metadata that does not affect the pixels.
 
     Attributes:
-        data: the file, reduced to the parts that determine pixels and orientation.
+        data: bytes of the file, reduced to the parts that determine pixels and orientation.
         orientation: orientation in a JPEG's EXIF, 1 … 8; None if it is still to be read in ``data``.
         remark: damage found in the metadata; empty if there is none.
     """

@@ -114,7 +114,7 @@ def _white(image: Image.Image) -> float:
 def integer_top(strips: Iterable[npt.NDArray[Any]], *, most: int) -> int:
     """Return the integer to scale to white: the smallest of 255, 65,535 and ``most`` that no sample exceeds.
 
-    ``most``, the largest integer of the samples' type, is far above the samples of most 32-bit depth maps and masks.
+    ``most`` is the largest integer of the samples' type; few 32-bit depth maps and masks come near it.
     """
     largest = max(int(values.max(initial=0)) for values in strips)
     return next((top for top in (255, 65_535) if largest <= top < most), most)

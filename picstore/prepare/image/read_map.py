@@ -48,7 +48,6 @@ def make_map(name: str, data: bytes | Array, spec: MapSpec, image: CoordinateMap
 
     Args:
         data: bytes of a map file, or the values, (h, w) or (h, w, channels).
-        image: coordinate map that states how the image was rotated and resized.
 
     Raises:
         ImageError: the map cannot be read exactly, its size differs from the image's, or the dtype of ``spec`` cannot

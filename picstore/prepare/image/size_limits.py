@@ -51,8 +51,8 @@ def limit_memory(pixels: int) -> None:
 def open_by_pillow(data: bytes, formats: Sequence[str]) -> ImageFile.ImageFile:
     """Open an image as ``Image.open`` does, but without Pillow's limit on the number of pixels.
 
-    The caller must check the size. The limit still applies to images inside images, such as the PNG in an icon. The
-    limit itself is not changed, because it is global to the process, which may run the user's program.
+    The caller must check the size. The limit still applies to images inside images, such as the PNG in an icon.
+    Pillow's limit, global to the process, is not changed.
     """
     Image.init()
     for each in formats:
@@ -69,9 +69,10 @@ def open_by_pillow(data: bytes, formats: Sequence[str]) -> ImageFile.ImageFile:
 
 
 def check_jbig(data: bytes, *, max_pixels: int) -> None:
-    """Raise ImageError if a JBIG header is damaged or states too many pixels; ImageMagick decodes before it checks.
+    """Raise ImageError if a JBIG header is damaged or states too many pixels.
 
-    A file of 239 bytes that claimed 268,435,520 × 48 pixels kept a core busy for minutes.
+    ImageMagick decodes before it checks: a file of 239 bytes that claimed 268,435,520 × 48 pixels kept a core busy for
+    minutes.
     """
     if len(data) < _JBIG.size:
         raise ImageError("truncated JBIG: its header is 20 bytes")

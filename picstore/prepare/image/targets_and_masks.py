@@ -29,7 +29,6 @@ def map_targets(extra: Any, coordinates: CoordinateMap, *, annotated: tuple[int,
 
     Args:
         extra: any JSON value; everything except these targets stays unchanged.
-        coordinates: map from the source's pixels to the stored image's.
         annotated: width and height of the image that was annotated: the upright image, or the raw image if the
             annotating program ignored the orientation. None means the upright image.
 
@@ -75,11 +74,8 @@ def move_attachment(name: str, data: bytes, image: CoordinateMap) -> bytes:
     """Rotate and resize an attachment like its image, if it has the image's original size.
 
     An attachment of the upright image's size is only resized; an attachment of the raw image's size is rotated too. A
-    JPEG may also be smaller than its image by an integer factor. Masks are resized to the nearest pixel's value. An
-    attachment of any other size is returned unchanged; if it is a mask, it must have the stored image's size.
-
-    Args:
-        image: map from the source's pixels to the stored image's pixels.
+    JPEG attachment may also be smaller than its image by an integer factor. Masks are resized to the nearest pixel's
+    value. An attachment of any other size is returned unchanged; if it is a mask, it must have the stored image's size.
 
     Raises:
         ImageError: the attachment cannot be decoded, is a mask of another size, or has several frames.

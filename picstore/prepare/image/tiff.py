@@ -51,7 +51,7 @@ _REVERSED = bytes(int(f"{each:08b}"[::-1], 2) for each in range(256))
 
 
 def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
-    """Decode a TIFF whose layout Pillow does not convert exactly; return None for a TIFF that Pillow does.
+    """Decode a TIFF whose layout Pillow does not convert exactly; return None if Pillow converts the layout exactly.
 
     The image has mode "L", "LA", "La", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr" or "LAB", and is not rotated yet. Raise
     ImageError if the layout is not one that tests prove to be read exactly, if the file is damaged, or if it has more

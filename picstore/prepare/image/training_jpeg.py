@@ -49,11 +49,10 @@ _MAX_LENGTH = int(np.iinfo(SEGMENT).max)
 
 @dataclass(frozen=True, slots=True)
 class TrainingJpeg:
-    """Training JPEG, or image that an index refers to, with the way in which it was made.
+    """Training JPEG, or image of an index (dataset that refers to images), and how it was made.
 
     Attributes:
-        info: size, sampling and restart segments, for the index of a container (docs/format.md).
-        coordinates: map from the source's pixels to the pixels of the training JPEG.
+        info: size, sampling and restart segments, as the index of a container stores them (docs/format.md).
         status: ``LOSSLESS``, ``REENCODED`` or ``INDEXED``.
         reason: why the image was re-encoded, or the kind of an indexed image that is not an upright JPEG; else empty.
     """
@@ -145,12 +144,8 @@ def _encode_large(source: bytes, settings: EncodeSettings) -> TrainingJpeg | Non
 def encode(image: Image.Image | U8, *, settings: EncodeSettings, origin: str = "image") -> TranscodedJpeg:
     """Encode pixels as a baseline JPEG with optimal Huffman tables, restart markers, JFIF, and no other metadata.
 
-    ``jpeg.tiles.restart_interval`` chooses the distance of restart markers. Raise ImageError if the image cannot be
-    encoded.
-
-    Args:
-        image: an image in mode "L" or "RGB", or RGB as uint8 (height, width, 3).
-        origin: kind of the source, for error messages.
+    ``image`` is in mode "L" or "RGB", or RGB as uint8 (height, width, 3). ``jpeg.tiles.restart_interval`` chooses the
+    distance of restart markers. Raise ImageError, which names ``origin``, if the image cannot be encoded.
     """
     with foreign_errors(f"cannot encode {origin}"):
         quality, subsampling = settings.quality, settings.subsampling
