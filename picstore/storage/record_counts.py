@@ -87,8 +87,8 @@ def count_records(
 ) -> RecordCounts:
     """Count the live records of the containers ``numbers`` by label; skip damaged index entries.
 
-    ``index`` reads the container with a given number, without its payload. ``live`` marks the container's live (not
-    deleted) records, and ``relabel`` returns edited labels.
+    ``index`` reads a container without its payload, ``live`` marks its live (not deleted) records, and ``relabel``
+    returns their edited labels.
     """
 
     def count(number: int) -> RecordCounts:

@@ -178,7 +178,7 @@ class RecordTable:
         return Condition(text, self.names)
 
     def where(self, condition: str | Condition) -> Bools:
-        """Mark the records for which a condition in DuckDB's SQL holds: bool (len(table),).
+        """Return, for each record, whether a condition in DuckDB's SQL holds: bool (len(table),).
 
         A condition is an expression over a record's columns, with the functions in docs/sampling.md.
 

@@ -229,7 +229,7 @@ def _resolve(
 ) -> tuple[Container, list[_Blob]]:
     """Parse a container's references; return a copy of the container, and the blobs (images and attachments) to read.
 
-    Offsets in the copy's index count from the beginning of a payload that joins all blobs.
+    Offsets in the copy's index count from the first blob, as if all blobs were joined.
     """
     found = replace(stored, good=stored.good.copy(), damage=list(stored.damage), causes=dict(stored.causes))
     starts = np.column_stack((stored.index["offset"], stored.attached["offset"])).astype(np.int64)

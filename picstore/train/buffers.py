@@ -47,7 +47,7 @@ class Mapping:
     """Mapped memory. ``np.asarray`` returns it as a uint8 array; the memory stays mapped while any such array exists.
 
     Attributes:
-        locked: whether CUDA has page-locked the memory, so that a GPU can read it.
+        locked: whether CUDA has page-locked the memory for a GPU.
     """
 
     locked = False
@@ -147,9 +147,9 @@ def find_mapping(array: Array) -> Mapping | None:
 class BufferPool:
     """Pool of memory blocks; a block is reused as soon as no array refers to its memory.
 
-    At most ``max_free`` free blocks are kept; the number may be changed at any time. With malloc instead, memory that
-    several threads allocate and free in turn grows to one and a half times the memory in use (93 MiB for 64 MiB).
-    Reading a container into new pages takes six times as long as copying the container.
+    At most ``max_free`` free blocks are kept; the number may be changed at any time. malloc would need one and a half
+    times the memory in use (93 MiB for 64 MiB) if several threads allocate and free in turn. Reading a container into
+    new pages takes six times as long as copying it.
     """
 
     def __init__(self, max_free: int, *, allocate: Callable[[int], U8] = allocate_private) -> None:
@@ -242,9 +242,9 @@ def map_array(memory: U8, shared: SharedArray) -> Array:
 
 
 def socket_of(connection: Connection) -> socket.socket:
-    """Duplicate a connection's descriptor as a blocking socket, which the caller has to close.
+    """Duplicate a connection's descriptor as a socket, which the caller has to close.
 
-    A timeout from ``socket.setdefaulttimeout`` would apply to the connection too.
+    The socket blocks even after ``socket.setdefaulttimeout``, because a timeout would apply to the connection too.
     """
     line = socket.socket(fileno=os.dup(connection.fileno()))
     line.setblocking(True)

@@ -50,7 +50,8 @@ def make_output(
     """Return the groups of views, dtype, layout and targets of batches that ``plans`` make.
 
     Raises:
-        UsageError: ``plans`` cannot give ``dtype`` or ``memory_format``, or differ in their views or in fixing a size.
+        UsageError: ``plans`` cannot give ``dtype`` or ``memory_format``, differ in views, or only some fix the image
+            size.
     """
     if isinstance(memory_format, str):
         memory_format = getattr(torch, memory_format, memory_format)

@@ -173,8 +173,8 @@ def gather_records(
 ) -> BatchRecords:
     """Collect the records of a batch from the containers that were read.
 
-    Each slot of the batch is in exactly one of ``requests``. An image with more than ``max_pixels``, or with more
-    pixels than its stream can hold, is entered as a problem. Its slot gets the size of the image that will replace it.
+    Each slot is in exactly one of ``requests``. An image with more than ``max_pixels``, or with more pixels than its
+    stream can hold, is entered as a problem; its slot gets the size of the image that will replace it.
 
     Raises:
         Damage: a source has no sound record in the batch.

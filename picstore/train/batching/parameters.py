@@ -24,7 +24,7 @@ from picstore.train.transforms.views import ViewGroup
 
 @dataclass(frozen=True, slots=True)
 class TransformParams:
-    """Geometry and color for the n slots of a batch and a group of views, which share their transforms.
+    """Geometry and color of a group of views, made by the same transforms, for the n slots of a batch.
 
     Row v · n + i is for view v of slot i.
     """
@@ -75,9 +75,6 @@ def draw_geometry(
     """Draw the geometry of a group's views of n images.
 
     Args:
-        source: dataset with seed and transforms.
-        group: one of the source's groups of views.
-        epoch: index of the epoch.
         ids: int64 (n,), ids of the records.
         sizes: int64 (n, 2), widths and heights of the images.
         copies: int64 (n,), or one number for all: index of the image among the samples of its record in the epoch,
@@ -166,7 +163,6 @@ def make_params(
     """Draw the parameters of the transforms of each group of views.
 
     Args:
-        requests, sources: requests of the batch, and the sources to which they refer.
         ids: int64 (n,), the id of the record in each slot.
         sizes: int64 (n, 2), width and height of the image in each slot.
         extras: for each slot, the record's annotations as JSON.

@@ -83,8 +83,6 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
     """Compute, before images are read, the rows of tiles that an epoch needs of the images.
 
     Args:
-        source: dataset with seed and transforms.
-        epoch: index of the epoch.
         max_pixels: maximum number of pixels; larger images are refused, so none of their rows are needed.
         entries: ``layout.ENTRY`` (n,), index entries of the images.
 

@@ -43,10 +43,10 @@ def move_pixels(program: ColorProgram, slot: int, step: int, image: U8) -> None:
 
 @device_function
 def _packed(image, numbers):
-    """Return a copy of an image as uint32 pixels, red in the lowest byte, with a border as the filter needs it.
+    """Return a copy of an image as uint32 pixels, red in the lowest byte, with a border.
 
     The border repeats the image's edge for Pillow's filters, and is the fill for NEAREST. For torchvision's filter it
-    is 0 without the bit ``_INSIDE``, because the pixels there are blended with the fill later.
+    is 0 without the bit ``_INSIDE``, because pixels there are blended with the fill later.
     """
     height, width = image.shape[1:]
     packed = np.zeros((height + 2 * _BORDER, width + 2 * _BORDER), np.uint32)

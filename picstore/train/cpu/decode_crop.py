@@ -29,8 +29,6 @@ def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
     """Decode the part of a batch's image ``slot`` that the views of the image show; without tiles, the whole image.
 
     Args:
-        records: records of the batch.
-        slot: index of the image.
         reach: int64 (4,), left, top, right and bottom of the part in pixels of the stored image.
         factor: 1, 2, 4 or 8, by which decoding divides the sides.
 

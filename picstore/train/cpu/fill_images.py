@@ -37,8 +37,8 @@ class _View:
 class ImageFiller:
     """Filler of batches with images and targets; see :class:`BatchFiller`. All images lie in one block of memory.
 
-    Threads may fill slots (images) in any order, because an image depends only on its record and parameters. A record
-    is decoded once, within the box that all its views together reach.
+    Threads may fill slots (images) in any order. A record is decoded once, within the box that its views together
+    reach.
     """
 
     def __init__(

@@ -65,8 +65,8 @@ class FusedKernel:
     def run(self, records: BatchRecords, slots: range, targets: StridedImage) -> bool:
         """Decode and resample the images of ``slots``, without the GIL; return whether all of these images are done.
 
-        ``targets``, int64 (views · len(slots), 7), describes the outputs' memory as ``strided_image`` does: a row per
-        view and slot, the slots of the first view first.
+        ``targets``, int64 (views · len(slots), 7), holds ``strided_image`` of each output, all slots of a view
+        together.
         """
         streams = records.addresses, records.sizes, records.layouts, records.image_sizes, records.tops
         marks, geometry = (self._chosen, self.done), (self._cuts, self._factors, *self._views)

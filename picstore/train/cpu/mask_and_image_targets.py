@@ -42,7 +42,6 @@ def make_image(name: str, blob: bytes | memoryview, geometry: Geometry, slot: in
     """Return the image target of an image: an attached JPEG, cropped and resized as the image is.
 
     Args:
-        name: name of the attachment.
         blob: a JPEG whose sides are those of the record's image, divided by an integer and rounded up or down.
         geometry, slot: geometry of the batch, and index of the image.
 
@@ -112,7 +111,6 @@ def make_map(name: str, asked: Sequence[str], stored: StoredMap, geometry: Geome
         name: name of the attachment, such as ``map:depth``.
         asked: requested forms: ``name`` for the values in their stored dtype; ``name:scaled`` for values times the
             scale, float32, NaN for pixels without a value; ``name:valid`` for whether each pixel has a value, bool.
-        stored: the map as the dataset stores it.
         geometry, slot: geometry of the batch, and index of the image.
 
     Returns:

@@ -36,7 +36,7 @@ _PATTERNS: dict[int, tuple[Any, tuple[Any, ...]]] = {
 
 
 def run_color(program: ColorProgram, slot: int, image: U8, out: Array, dtype: OutputDtype) -> None:
-    """Run the color steps of image ``slot`` without the GIL; adjacent pointwise steps share one kernel call.
+    """Run the color steps of image ``slot`` without the GIL.
 
     Args:
         program, slot: color program of the batch, and index of the image.

@@ -81,10 +81,7 @@ def _interpolated(top, bottom, bits, weights):
 
 @device_function
 def _warp_inner(source, start, step, rows, line, run):
-    """Interpolate the output pixels ``run`` (first, last + 1) of a row, whose neighbors all lie in ``source``.
-
-    Two neighbors are read at once as 8 bytes, of which 2 are not used.
-    """
+    """Interpolate the output pixels ``run`` (first, last + 1) of a row, whose neighbors all lie in ``source``."""
     start_x, start_y = start
     step_x, step_y = step
     address = _u64(source.ctypes.data)

@@ -97,8 +97,8 @@ def _cubic_row(source, matrix, clip, fill, a, line, y, run):
 def warp_taps(source, matrix, clip, edges, fill, interpolation, antialias, target):
     """Interpolate output pixels that lie at least in part within ``edges``; ``apply_edges`` writes the other pixels.
 
-    The clip's border repeats beyond the clip. ``interpolation`` is ``NEAREST`` or ``BICUBIC``, and ``antialias``
-    chooses the parameter of the cubic. Other arguments are as for ``warp``.
+    ``interpolation`` is ``NEAREST`` or ``BICUBIC``; ``antialias`` chooses the parameter of the cubic. Other arguments
+    are as for ``warp``. The clip's border repeats beyond the clip.
     """
     height, width = target[5], target[6]
     line = np.empty((3, width), np.uint8)

@@ -69,7 +69,6 @@ def augment(
             least its ``geometry.reach``. Memory allocated on another stream must stay unchanged until the current
             stream has run the kernels.
         origins: int (n, 2), left and top of the decoded pixels, in source pixels.
-        geometry, program: geometry and color steps of the n images.
         dtype: dtype of the outputs: uint8, float16, bfloat16 or float32.
         channels_last: whether the outputs' channels come last in memory.
         factors: int (n,) or one for all, factors by which decoding divided the sides.

@@ -60,14 +60,14 @@ def run_phase(
     Args:
         table: a table of descriptors, see ``augment_layout.py``.
         phase: number of the phase, from 0.
-        out: pointer of the outputs' dtype, uint8, float16, bfloat16 or float32; the addresses are in the descriptors.
+        out: pointer that only gives the outputs' dtype, uint8, float16, bfloat16 or float32.
         levels: uint8, twice the outputs' number of values: levels that even phases write, then those of odd phases.
         rows: float32, one for each value of the outputs: results of ``blur_rows`` and ``displace_rows``.
         sums: int64 (phases, images), zero before phase 0: sums of an image's grey levels after each phase.
         FIRST: whether this is phase 0, which resamples.
         CHANNELS_LAST: whether the channels of the output come last.
-        CANVAS: whether the phase begins, in any image, with a step other than contrast and blur. Without such a step,
-            as in most transforms, the kernel needs fewer registers.
+        CANVAS: whether the phase begins, in any image, with a step other than contrast and blur. Most transforms have
+            no such step, and need a kernel with fewer registers.
         COUNTED: whether the next phase begins, in any image, with a step that needs the image's histogram.
     """
     descriptor = find_descriptor(table)

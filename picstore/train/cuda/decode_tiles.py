@@ -78,7 +78,7 @@ class DecodeStatus:
     _decoded: torch.cuda.Event | None
 
     def wait(self) -> I64:
-        """Wait until the kernels have run and the memory of the tables is no longer read; the thread sleeps meanwhile.
+        """Wait until the kernels have run, and the memory of the tables is no longer read.
 
         Returns:
             int64 (n,): 0 for a sound image, otherwise the sum of those keys of ``REASONS`` that apply.

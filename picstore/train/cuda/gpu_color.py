@@ -110,7 +110,7 @@ def smoothing_row(table, step, number):
 
 @device_function
 def smoothed(source, fixed, i, extent, stride, groups, weights):
-    """Run one pass of a Gaussian blur, reflected at the border; sum as the CPU's ``weighted_sum``, for equal rounding.
+    """Run one pass of a Gaussian blur, reflected at the border, with the same rounding as the CPU's ``weighted_sum``.
 
     Args:
         source: pointer to a plane.

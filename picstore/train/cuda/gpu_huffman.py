@@ -238,7 +238,7 @@ def _blocks_of_mcu(image):
 
 @device_function
 def _refill(stream, buffer, valid, position, end):
-    """Append 4 bytes of the stream to each lane's ``buffer``, or fewer that end with an FF; skip its stuffed zero.
+    """Append 4 bytes of the stream to each lane's ``buffer``, or fewer up to an FF; skip the zero stuffed after the FF.
 
     Return the buffer, its number of valid bits, the position in the stream, and whether no marker was met.
     """

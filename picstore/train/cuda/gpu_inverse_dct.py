@@ -30,7 +30,7 @@ def inverse_dct(images, coefficients, quantization, planes, SIDE: tl.constexpr, 
     Args:
         images: int64 (n, IMAGE_WORDS), words of the images, see ``jpeg/gpu_segment_layout.py``.
         coefficients: int16 (blocks, 64), results of ``gpu_huffman.decode_segments``.
-        quantization: int16 (tables, 64), in zigzag order.
+        quantization: int16 (tables, 64), quantization tables in zigzag order.
         planes: uint8, receives the samples of all components.
         SIDE: 8, 4, 2 or 1; only blocks that become SIDE × SIDE samples are processed.
     """
