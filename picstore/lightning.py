@@ -27,11 +27,11 @@ class DataModule(LightningDataModule):
 
     Args:
         train, val, test, predict: functions that return a loader for the keyword arguments ``rank``, ``world_size`` and
-            ``device``, such as ``functools.partial(picstore.Loader, "train", batch_size=256)``; arguments in the
+            ``device``, such as ``functools.partial(picstore.Loader, "train", batch_size=256)``. Arguments in the
             partial have precedence.
 
     Attributes:
-        loaders: most recently created loader of each stage, by name: ``"train"``, ``"val"``, ``"test"``, ``"predict"``.
+        loaders: latest loader of each stage, by name: ``"train"``, ``"val"``, ``"test"``, ``"predict"``.
 
     Raises:
         UsageError: a loader that the trainer requests has no length.

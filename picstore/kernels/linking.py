@@ -23,9 +23,9 @@ _WRAPPER = "_ZN7cpython"
 def _linked_library(library_class: Any) -> Any:  # noqa: C901 - a class, as numba's may not be there to be subclassed
     """Subclass ``library_class``, numba's class for one function's code, to compile only what Python can call.
 
-    From a library (object of the class) in the cache, only the machine code is loaded; its bitcode is parsed only if
-    LLVM must link it into another kernel. Parsing bitcode and looking up symbols took 25 of the 67 ms in which a
-    training process loads its kernels.
+    From a cached library (object of the class), only machine code is loaded; its bitcode is parsed only if LLVM must
+    link it into another kernel. Parsing bitcode and looking up symbols took 25 of the 67 ms in which a training process
+    loads its kernels.
     """
 
     class LinkedLibrary(library_class):  # type: ignore[misc]

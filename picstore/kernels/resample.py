@@ -191,7 +191,7 @@ def resample_box(  # noqa: PLR0913 - a kernel's arguments are flat
 
     Args:
         source, box, clip, flips, interpolation, antialias, fill: as for ``resample``.
-        rows: three integers: number of image rows, address of a decoder that writes rows to ``source`` on demand, and
+        rows: three integers: number of image rows, address of a decoder that writes rows to ``source`` on demand,
             address of the decoder's state. Both addresses are 0 for a decoded image. With a decoder, ``source`` is a
             ring buffer: image row r is at r modulo len(source), which is at least ``most_taps`` plus the rows that the
             decoder writes ahead.

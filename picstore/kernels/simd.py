@@ -130,10 +130,7 @@ class Vector:
         return even + odd
 
     def interleaved_sums(self, other: Vector, factors: Vector) -> list[Vector]:
-        """Interleave two 256-bit vectors of int16; return :meth:`sums_of_products` of each half with ``factors``.
-
-        CPUs other than x86 compute the same sums without interleaving.
-        """
+        """Interleave two 256-bit vectors of int16; return :meth:`sums_of_products` of each half with ``factors``."""
         if _X86:
             return [mixed.sums_of_products(factors) for mixed in self.interleaved(other)]
         first, second = (factors.shuffled(factors, range(k, 16, 2)).widened(32) for k in range(2))

@@ -49,9 +49,8 @@ _MAX_CONFLICTS = 1000
 def append(listing: Listing, destination: Where, options: ConvertOptions, *, resume: bool = False) -> ConversionResult:
     """Convert every input of a source, and append the records to a dataset, with ids above the existing ids.
 
-    If source and dataset have class names, labels are matched by name, and new names follow the existing names. Return
-    the manifest of the whole dataset, and the counts of the new inputs by status. Errors are those of
-    :func:`picstore.append`.
+    If source and dataset have class names, labels are matched by name; new names follow the existing names. Return the
+    whole dataset's manifest, and counts of the new inputs by status. Errors are those of :func:`picstore.append`.
     """
     require_no_partition(listing)
     clock = begin_clock(options)

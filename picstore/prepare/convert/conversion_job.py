@@ -68,7 +68,7 @@ class Job:
     Attributes:
         root: folder of the dataset.
         listing: inputs of the source; their labels are indices of the dataset's classes.
-        settings: settings that the manifest's provenance records; a job can be resumed only with equal settings.
+        settings: settings that the manifest records; a job can be resumed only with equal settings.
         saved: content of the job file: ``settings``, and values chosen when the job began, such as the number of rows.
         shard: shard whose rows this run converts; None for all rows.
         reuse: whether to copy records from the rows' previous files, which ``convert --retry-failed`` saved.
@@ -265,8 +265,8 @@ def convert(
 ) -> ConversionResult:
     """Convert every input of a source into a new dataset; the ledger lists inputs that fail.
 
-    Arguments and errors are those of :func:`picstore.convert`. With ``shard``, only the shard's rows are converted;
-    ``merge_shards`` later builds the dataset from all shards.
+    With ``shard``, only the shard's rows are converted; ``merge_shards`` later builds the dataset. Arguments and errors
+    are those of :func:`picstore.convert`.
     """
     if listing.partition is not None:
         if shard is not None or listing.duplicates is not None:

@@ -41,8 +41,8 @@ class LedgerLine:
         reason: why the image was re-encoded, or why the input failed.
         source_bytes, bytes: sizes of the source image and of its JPEG; both 0 for failed inputs and duplicates.
         of: id of the first input with the same bytes, for a duplicate.
-        lost: estimated number of samples without a ledger line, for a damaged file that does not state its number of
-            samples.
+        lost: estimated number of samples without ledger lines, for a damaged file that does not state how many it
+            holds.
     """
 
     input: str
@@ -253,8 +253,8 @@ def write_ledger(
 ) -> list[Tally]:
     """Write ``ledger.jsonl``: the lines ``earlier``, then the fragments of all rows; return the tally of each row.
 
-    ``written`` has, by row, the tally and checksum of each fragment that this run wrote. A fragment that still has this
-    checksum is not parsed, which saves 7 µs per line.
+    ``written`` has, by row, the tally and checksum of each fragment that this run wrote. A fragment with this checksum
+    is not parsed, which saves 7 µs per line.
     """
     tallies = []
     out = (root / LEDGER).create()

@@ -67,7 +67,7 @@ def _is_file(one: Input) -> bool:
 def _files_beside(one: Input, rules: Sequence[MapRequest], paths: set[str]) -> dict[str, str]:
     """Return, by map name, the paths of the map files that belong to an input's image.
 
-    ``paths`` are the paths of all inputs that are whole files. A map file is one of these, or another local file.
+    ``paths`` are those of all inputs that are whole files. A map file is one of these, or another local file.
     """
     folder, last = posixpath.split(one.path)
     stem = posixpath.splitext(last)[0]

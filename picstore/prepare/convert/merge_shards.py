@@ -85,10 +85,7 @@ def _read_shards(location: Location) -> dict[Shard, dict[str, Any]]:
 
 
 def _read_merged(root: WritableLocation, begun: Iterable[dict[Shard, dict[str, Any]]]) -> ConversionResult:
-    """Return the result of an earlier merge of the same shards, so that a merge may be repeated.
-
-    If the earlier merge was killed before it removed the shards' jobs from ``root``, remove them.
-    """
+    """Return the result of an earlier merge of the same shards; remove the shards' jobs that it left in ``root``."""
     own = resumable_job.read_shards(root)
     documents = [document for shards in (*begun, own) for document in shards.values()]
     if not documents:

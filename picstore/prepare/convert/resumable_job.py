@@ -82,7 +82,7 @@ def hold_job(root: WritableLocation, job: dict[str, Any], shard: Shard | None = 
     """Write the job file, which marks a dataset as unfinished, and lock the job, so that only one process runs it.
 
     Yield whether this call created the job file. The caller must then check the location again, because another process
-    may have changed it before the lock. ``job`` is the content of the existing job file, or new content from
+    may have changed it before the lock. ``job`` is the content of the existing job file, or a result of
     :func:`new_job`.
 
     Raises:
@@ -161,7 +161,7 @@ def remove_job(root: WritableLocation) -> None:
     """Remove the folder ``unfinished/`` of a locked job.
 
     The job files are removed last, because without them a new job could take over this job's rows. If another file
-    cannot be removed, the job files stay. A removed file counts as removed even if the object store still lists it.
+    cannot be removed, they stay. A removed file counts as removed even if the object store still lists it.
     """
     clear_job(root)
     folder = root / UNFINISHED

@@ -31,9 +31,8 @@ def retry_failed(listing: Listing, destination: Where, options: ConvertOptions) 
     """Convert the failed inputs again, and rewrite each row (range of inputs) in which one can be converted now.
 
     The result has the same bytes as a conversion, with the same number of rows, in which these inputs never failed.
-    Only failed inputs, and inputs whose stored records are damaged, are read from the source. The destination is a
-    finished dataset that nobody is reading, or a dataset whose retry was interrupted. Errors: see
-    :func:`picstore.convert`.
+    Only failed inputs, and inputs with damaged records, are read from the source. The destination is a finished dataset
+    that nobody is reading, or a dataset whose retry was interrupted. Errors: see :func:`picstore.convert`.
     """
     require_no_partition(listing)
     root = locate_writable(destination)

@@ -26,8 +26,8 @@ class DatasetShape:
 
     Attributes:
         streams: number of streams (sub-directories to which records are dealt), 1 to 9999.
-        file_size: target size of each file in bytes; shuffling holds one file in memory.
-        container_size: bytes of a container (block of records that is read and checked as a whole); 4 KiB to 1 GiB.
+        file_size: target size of a file in bytes; shuffling holds one file in memory.
+        container_size: size in bytes of a container (block of records that is read and checked whole), 4 KiB to 1 GiB.
         seed: 64-bit seed of the permutations that deal records to streams.
 
     Raises:

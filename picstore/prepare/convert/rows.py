@@ -38,10 +38,10 @@ class RowTask:
         blamed: reason, by id, of each input that is left out because it ended a worker process.
         image_timeout: seconds for decoding and encoding an image; 0 for no limit.
         duplicates: id of the first input with the same bytes, by the id of each duplicate. Duplicates are left out.
-        first_file: number of the file that row 0 writes.
+        first_file: number of row 0's file.
         reuse: folder of the row's previous files, for a retry; see :mod:`picstore.prepare.convert.row_reuse`.
         container_starts: ids of the inputs that begin a container (block of records), if the source is an index.
-        references: folder of the source's files, for records that refer to images instead of holding them.
+        references: folder of the source's files, for records that refer to images; None to store images.
         maps: specifications of maps as in the manifest, by attachment name.
         one_by_one: whether to finish each input before reading the next, to learn which input ends the process.
     """

@@ -64,8 +64,8 @@ def take_first_line() -> str:
 def foreign_errors(context: str) -> Iterator[None]:
     """Translate any exception of an image library into an ImageError that states a short reason and the cause.
 
-    The reason includes what libtiff prints on stderr, because Pillow says only "decoder error -2". Exceptions of all
-    types are caught, because damaged files raise many: OSError, SyntaxError, struct.error, KeyError, ….
+    The reason includes what libtiff prints on stderr, because Pillow says only "decoder error -2". All exceptions are
+    caught, because damaged files raise many types: OSError, SyntaxError, struct.error, KeyError, ….
     """
     try:
         yield

@@ -41,7 +41,7 @@ class RayEngine:
     ) -> Iterator[tuple[T, R | Died]]:
         """Run tasks as :func:`picstore.prepare.engine.worker_processes.Engine.run` says.
 
-        A task that loses its worker runs again on another worker. Raise PicstoreError if a task loses ``MAX_ATTEMPTS``
+        A task that loses its worker runs on another worker. Raise PicstoreError if a task loses ``MAX_ATTEMPTS``
         workers, or raises an unexpected error. ``on_progress`` is called once per task, at its end.
         """
         ray = import_ray()
@@ -116,7 +116,7 @@ def _on_loopback() -> Iterator[None]:
     """Let clusters that Ray starts in the block listen on 127.0.0.1 only, as they do on macOS and Windows.
 
     On Linux, ``ray.init`` otherwise replaces 127.0.0.1 by the machine's address, and all servers listen on every
-    interface. The constant in Ray's module is set too, because Ray may have read the environment variable before.
+    interface. Ray's constant is set too, because Ray may have read the environment variable before.
     """
     from ray._private import ray_constants
 
@@ -161,8 +161,8 @@ def _reaching_cluster() -> Iterator[None]:
 def connect(workers: int | None = None) -> Iterator[RayEngine]:
     """Connect to the cluster that ``RAY_ADDRESS`` names, else to a cluster on this machine, else start a cluster.
 
-    ``workers`` is the largest number of concurrent tasks; None for the cluster's number of cores. Raise
-    MissingDependency if Ray is not installed, PicstoreError if the cluster cannot be reached.
+    ``workers`` is the largest number of concurrent tasks; None for the cluster's cores. Raise MissingDependency if Ray
+    is not installed, PicstoreError if the cluster cannot be reached.
     """
     connecting = join_cluster()
     cores = int(cluster_resources().get("CPU", 1))

@@ -65,12 +65,12 @@ class Engine(Protocol):
     ) -> Iterator[tuple[T, R | Died]]:
         """Run ``function(task, on_progress)`` for each task; yield (task, result or :class:`Died`) as each task ends.
 
-        At most ``workers`` tasks run at a time. Tasks are taken from the left of ``tasks``; the caller may append more
+        At most ``workers`` tasks run at a time. Tasks are taken from the left of ``tasks``; the caller may append tasks
         meanwhile.
 
         Args:
             function: module-level function; task and result must be picklable.
-            on_progress: called in this process with the counts that tasks report, a few times a second.
+            on_progress: function called in this process with the counts that tasks report, a few times a second.
 
         Raises:
             PicstoreError, OSError: the error that a task raised.

@@ -96,9 +96,9 @@ def write_dataset_croissant(dataset: Dataset, out: Where, progress: Progress | N
 def write_export_croissant(dataset: Dataset, folder: Location, form: str) -> None:
     """Write a Croissant file that describes an export into the export's folder.
 
-    The file lists shards and tables with their SHA-256; images that are single files are described only by a pattern of
-    their paths. The dataset's name in the file begins with ``picstore-`` and the start of the dataset's uuid, so that
-    equal datasets give equal files.
+    The file lists shards and tables with their SHA-256, but only a path pattern for images that are single files. The
+    dataset's name in the file begins with ``picstore-`` and the start of the dataset's uuid, so that equal datasets
+    give equal files.
     """
     name = f"picstore-{dataset.uuid[:8]}"
     names = sorted(each for each, _ in folder.files() if form != "folder" or "/" not in each)

@@ -95,7 +95,7 @@ class ExportFormat(ABC):
     def write(self, part: Part, records: Iterable[Record | None]) -> Any:
         """Write a part's records durably, in a worker process; in ``records``, None stands for an unreadable record.
 
-        If the worker process dies, another process calls this method again for the same part.
+        If the worker dies, another process calls this method again for the part.
 
         Returns:
             What :meth:`close` needs to know about the part; None if no record was readable and nothing was written.
@@ -136,8 +136,8 @@ def close_gaps(path: Callable[[int], Path], written: Sequence[Any]) -> None:
 def durable_file(path: Path, root: Path) -> Iterator[BinaryIO]:
     """Open a file for writing, which appears at ``path``, complete and durable, at the end of the ``with`` block.
 
-    Until then the file has a unique name in ``root``, because two processes may write it at a time: a task wrongly
-    taken for dead is run again.
+    Until then the file has a unique name in ``root``, because two processes may write it at a time, if a task is
+    wrongly taken for dead and run again.
     """
     partial = partial_path(root / path.name)
     with partial.open("wb") as file:

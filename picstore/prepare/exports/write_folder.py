@@ -45,9 +45,9 @@ class FolderFormat(ExportFormat):
     """Export format of OUT/<class>/<original name>.jpg, OUT/records.jsonl and OUT/classes.txt.
 
     A JPEG's name is the last component of ``path`` in the record's extra (JSON metadata), made safe; if that name is
-    taken, the record's id is added. Attachments are hidden files, ``.<name>.<attachment>.bin``; their suffix is .bin
-    because torchvision's ImageFolder takes any file with an image's suffix, even if hidden. All names differ even on a
-    file system that ignores case or normalizes Unicode.
+    taken, the record's id is added. Attachments are hidden files, ``.<name>.<attachment>.bin``, because torchvision's
+    ImageFolder takes any file with an image's suffix, even if hidden. All names differ even on a file system that
+    ignores case or normalizes Unicode.
     """
 
     def describe(self, outline: Outline) -> _Wish:

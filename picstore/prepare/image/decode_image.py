@@ -161,8 +161,9 @@ def decode_opened(
 ) -> Decoded:
     """Decode an opened image: load it, rotate it upright, convert it to "L" or "RGB", and resize it.
 
-    The image, of any mode, is not changed. For a JPEG opened at a fraction of its size, ``size`` is its full upright
-    width and height, from which the target size is computed. Raise ImageError if the image is damaged or too large.
+    The given image, of any mode, is not changed. For a JPEG opened at a fraction of its size, ``size`` is the full
+    upright width and height, from which the target size is computed. Raise ImageError if the image is damaged or too
+    large.
     """
     with foreign_errors(f"damaged {origin}"):
         tiff_orientation = read_orientation(image) if image.format == "TIFF" else 1

@@ -52,8 +52,8 @@ def decode_any(
     """Decode any source to upright pixels in grey or RGB, of the size that ``settings.resize`` asks for.
 
     Args:
-        source: bytes of a file in any format that docs/formats.md lists; or a PIL image; or a uint8 array of shape (H,
-            W), (H, W, 1), (H, W, 3) or, with alpha, (H, W, 4).
+        source: bytes of a file in a format that docs/formats.md lists, a PIL image, or a uint8 array of shape (H, W),
+            (H, W, 1), (H, W, 3) or, with alpha, (H, W, 4).
         settings: only ``resize``, ``background`` and ``max_pixels`` are used.
         name: name of the file; its extension identifies formats without a magic number.
         bounded: whether to decode a file as :func:`decode_bounded` does.

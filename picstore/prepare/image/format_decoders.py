@@ -132,8 +132,8 @@ def _open_elsewhere(data: bytes, *, name: str, max_pixels: int) -> Image.Image:
 def read_by_wheel(data: bytes, *, coder: str, max_pixels: int) -> Image.Image | None:
     """Read an image of ImageMagick's coder "heic", "jxl" or "dng" with another library, installed as a wheel.
 
-    Return None for another coder, or if the library is missing. If the image has more than ``max_pixels``, raise
-    ImageError before decoding. If the file is damaged, raise the library's own error, of any type.
+    Return None for another coder, or if the library is missing. Raise ImageError, before decoding, if the image has
+    more than ``max_pixels``. For a damaged file, raise the library's own error, of any type.
     """
     reader = {"heic": _read_heic, "jxl": _read_jpeg_xl, "dng": _read_raw}.get(coder)
     if reader is None:

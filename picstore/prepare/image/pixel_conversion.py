@@ -64,8 +64,8 @@ def _with_alpha(image: Image.Image) -> Image.Image:
 def _composite(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
     """Composite an image with transparency over the background color.
 
-    A grey image stays grey if the background is grey or nowhere visible; otherwise the result is RGB. Working in strips
-    takes 8 bytes of memory per pixel instead of 13.
+    A grey image stays grey if the background is grey or nowhere visible; otherwise the result is RGB. Strips take 8
+    bytes of memory per pixel instead of 13.
     """
     grey = image.mode in ("LA", "La")
     if grey and len(set(background)) > 1:

@@ -218,8 +218,8 @@ def _read_npy(data: bytes) -> Array:
 def _read_exr(data: bytes) -> Array:
     """Read an OpenEXR file of one part: half as float16, float as float32, uint as uint32.
 
-    The file must have one layer. Its channels are the first one to four of R, G, B, A or of X, Y, Z, W, and the values
-    have this order; a single channel may have any name.
+    The file must have one layer. Its channels are the first one to four of R, G, B, A or of X, Y, Z, W; the returned
+    values have this order. A single channel may have any name.
     """
     try:
         import OpenImageIO

@@ -51,8 +51,8 @@ def limit_memory(pixels: int) -> None:
 def open_by_pillow(data: bytes, formats: Sequence[str]) -> ImageFile.ImageFile:
     """Open an image as ``Image.open`` does, but without Pillow's limit on the number of pixels.
 
-    The caller must check the size. The limit still applies to images inside images, such as the PNG in an icon.
-    Pillow's limit, global to the process, is not changed.
+    The caller must check the size. Images inside images, such as the PNG in an icon, are still limited. The limit,
+    global to the process, is not changed.
     """
     Image.init()
     for each in formats:

@@ -54,8 +54,8 @@ def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
     """Decode a TIFF whose layout Pillow does not convert exactly; return None if Pillow converts the layout exactly.
 
     The image has mode "L", "LA", "La", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr" or "LAB", and is not rotated yet. Raise
-    ImageError if the layout is not one that tests prove to be read exactly, if the file is damaged, or if it has more
-    than ``max_pixels``.
+    ImageError if tests do not prove that the layout is read exactly, if the file is damaged, or if it has more than
+    ``max_pixels``.
     """
     tags = read_tags(data)
     layout = read_layout(tags, "<" if data.startswith(b"II") else ">")
@@ -78,8 +78,8 @@ def decode_layout(data: bytes, *, max_pixels: int) -> Image.Image | None:
 def read_samples(data: bytes, *, max_pixels: int) -> _Samples:
     """Read a TIFF's samples, (height, width, samples), as they are stored, neither reduced nor rotated.
 
-    Raise ImageError if the layout is not one that tests prove to be read exactly, if the image is rotated, or if the
-    samples are neither grey with 0 as black nor RGB nor palette indices.
+    Raise ImageError if tests do not prove that the layout is read exactly, if the image is rotated, or if the samples
+    are neither grey with 0 as black nor RGB nor palette indices.
     """
     tags = read_tags(data)
     layout = read_layout(tags, "<" if data.startswith(b"II") else ">")

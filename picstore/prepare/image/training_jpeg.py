@@ -69,8 +69,8 @@ def make_training_jpeg(
 ) -> TrainingJpeg:
     """Make a training JPEG: add restart markers to a JPEG, or re-encode the image if that is impossible.
 
-    ``settings.reencode`` forces re-encoding, and so does ``settings.resize`` for images whose size it changes.
-    Arguments and errors are those of :func:`decode_any`.
+    ``settings.reencode`` forces re-encoding; so does ``settings.resize`` for images whose size it changes. Arguments
+    and errors are those of :func:`decode_any`.
     """
     made: TrainingJpeg | str = ""
     if isinstance(source, bytes):
