@@ -37,7 +37,7 @@ _SOURCES = {"bytes": "length", "encode_path": "flags"}
 def collect_facts(
     records: Array, index: Callable[[int], Container], take: Callable[[Table], Array], dtype: np.dtype[Any]
 ) -> Array:
-    """Call ``take`` with the facts of each container's records, FACTS (n,); return the joined results, one per record.
+    """Call ``take`` with each container's facts, a FACTS array (n,); return the joined results, one for each record.
 
     ``records`` holds the number of records of each container. ``index`` reads the container with a given number,
     without its payload. A record has id -1, and 0 for other facts, if its index entry is damaged or its file missing.

@@ -72,7 +72,8 @@ def find_references_root(
 ) -> ReferencesRoot | None:
     """Return the folder that holds an index's images; None for a dataset that holds its images itself.
 
-    ``root`` is the folder that the user gave, or None for the folder that the index names.
+    An index is a dataset that refers to image files. ``root`` is the folder that the user gave, or None for the folder
+    that the index names.
 
     Raises:
         NotADataset: the folder does not exist.

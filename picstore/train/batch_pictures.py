@@ -51,8 +51,8 @@ def levels_of(
 ) -> Callable[[Any], U8]:
     """Return a function that converts one of ``images`` to uint8 (H, W, 3).
 
-    The function multiplies floats by ``std`` and adds ``mean``. Without ``mean`` and ``std``, it stretches floats
-    outside of 0 … 1: one percent of each channel's values become black, and one percent white.
+    The function multiplies floats by ``std`` and adds ``mean``. Without ``mean`` and ``std``, floats that exceed 0 … 1
+    are stretched: one percent of each channel's values become black, and one percent white.
     """
     if (mean is None) != (std is None):
         raise UsageError("give both mean and std, as given to Normalize, or none")

@@ -77,7 +77,7 @@ _MAP_FIXED = 0x10
 def map_memory(descriptor: int, size: int) -> Mapping:
     """Map shared memory until its last array is deleted, without keeping a file descriptor.
 
-    Before Python 3.13, ``mmap.mmap`` keeps a descriptor, so 500 kept batches reached a process's limit.
+    ``mmap.mmap`` keeps a descriptor before Python 3.13, so 500 kept batches reached a process's limit of descriptors.
 
     Raises:
         OSError: the system has no more memory or mappings (65,530 on Linux).

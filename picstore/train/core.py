@@ -50,8 +50,8 @@ def make_output(
     """Return the groups of views, dtype, layout and targets of batches that ``plans`` make.
 
     Raises:
-        UsageError: ``plans`` cannot give ``dtype`` or ``memory_format``, differ in views, or only some fix the image
-            size.
+        UsageError: ``plans`` cannot give ``dtype`` or ``memory_format``, or their views differ, or only some plans fix
+            the image size.
     """
     if isinstance(memory_format, str):
         memory_format = getattr(torch, memory_format, memory_format)
@@ -349,7 +349,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
     def _order_of(self, state: Mapping[str, Any]) -> OrderT:
         """Return the order with this loader's option ``lanes``, or else with the number of lanes in ``state``.
 
-        Raise UsageError if ``state`` is not of a loader, or has another ``reducing_gap``, which gives other pixels.
+        Raise UsageError if ``state`` is not of a loader, or has another ``reducing_gap``, because pixels would differ.
         """
         if not isinstance(state, Mapping) or "version" not in state or "lanes" not in state:
             raise UsageError("this is not a state of a loader; give what state_dict() of a loader returned")

@@ -77,8 +77,8 @@ def draw_geometry(
     Args:
         ids: int64 (n,), ids of the records.
         sizes: int64 (n, 2), widths and heights of the images.
-        copies: int64 (n,), or one number for all: index of the image among the samples of its record in the epoch,
-            because each sample has random numbers of its own.
+        copies: int64 (n,), or one number for all: index of an image among the epoch's samples of its record, which have
+            different random numbers.
         boxes: float64 (n, m, 4), boxes of each image's m objects, for transforms that need them.
 
     Returns:

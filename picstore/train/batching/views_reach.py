@@ -107,8 +107,8 @@ def needed_rows(source: TrainingSource, epoch: int, max_pixels: int, entries: Ta
 def _reach_in_epoch(source: TrainingSource, plan: TransformPlan, epoch: int, ids: I64, sizes: I64) -> I64:
     """Return the box that an epoch's views reach in each image, left, top, right, bottom: int64 (n, 4).
 
-    The box is the whole image if transforms need the objects' boxes, which are not read yet, or if the epoch has more
-    than ``_MAX_COPIES`` samples of a record.
+    The box is the whole image if transforms need the objects' boxes, which are not read yet, or if the epoch draws a
+    record more than ``_MAX_COPIES`` times.
     """
     groups = plan.groups
     if source.copies <= _MAX_COPIES and not any(group.needs_boxes for group in groups):
