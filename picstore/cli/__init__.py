@@ -79,8 +79,7 @@ def _terminate(*_: object) -> None:
 def _signal_again(ignored: sys.UnraisableHookArgs) -> None:
     """Send SIGTERM or SIGINT again if Python discarded the exception of its handler; report other errors as usual.
 
-    Python calls this hook, ``sys.unraisablehook``, with each exception that it discards, such as an exception raised
-    while Python cleans up import locks.
+    Python calls this hook with each exception that it discards, for example while it cleans up import locks.
     """
     if ignored.exc_type not in (_Terminated, KeyboardInterrupt):
         sys.__unraisablehook__(ignored)

@@ -194,8 +194,8 @@ def view(dataset: Where, other: Where | None = None, *, open: bool = False, **op
 def _ending_at_once() -> Iterator[None]:
     """Let SIGINT and SIGTERM end the process immediately during the ``with`` block, in which nothing needs cleaning up.
 
-    Signal handlers that raise an exception do not suffice: some modules, such as numba, discard an exception that is
-    raised while they are imported.
+    Signal handlers that raise an exception do not suffice, because some modules, such as numba, discard exceptions
+    during their import.
     """
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

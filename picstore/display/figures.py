@@ -117,7 +117,7 @@ def require_matplotlib() -> None:
 def draw_qualities(rows: Sequence[dict[str, Any]], *, title: str) -> bytes:
     """Draw PSNR and SSIM by mean bytes per image, as SVG: a line per chroma subsampling, a point per JPEG quality.
 
-    ``rows`` are ``QualityReport.rows``, not empty. The axis of bytes is logarithmic.
+    ``rows`` are ``QualityReport.rows``, not empty.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure

@@ -93,8 +93,8 @@ def unstuff(address, size, start, flat, segments):
     """Copy entropy-coded data without stuffed zeros and restart markers (T.81, B.1.1.5).
 
     Args:
-        address, size: address and size in bytes of the JPEG; not an array, because numba would compile a second version
-            for read-only arrays.
+        address, size: address and size in bytes of the JPEG, because numba would compile a second version for read-only
+            arrays.
         start: offset of the data in the JPEG.
         flat: uint8, takes the data; at least as long as the rest of the JPEG.
         segments: int64, takes the offset of each restart segment in ``flat``, and the end of the last segment.

@@ -109,8 +109,7 @@ def _look_up(lane):
 def _end_lookup(lane, entry):
     """Handle a lookup-table entry that ends the block, is missing, or passes the last coefficient; return the lane.
 
-    A lane is the state of reading a scan. Codes are read one by one here, because the bits after the block's last
-    coefficient belong to the next block.
+    A lane is the state of reading a scan.
     """
     accumulator, valid, byte, k, plan = lane
     bits, ended = entry & 63, k >= 128

@@ -156,10 +156,10 @@ def cut_all(addresses, sizes, tilings, boxes, out, offsets, rects):
     Args:
         addresses, sizes, tilings: arrays of ``TiledJpegs``.
         boxes: int64 (n, 4): left, top, right, bottom in pixels.
-        out: uint8, takes the cuts; at least as long as all JPEGs together, because JPEGs without tiles are copied
+        out: uint8, takes the cuts; at least as long as all JPEGs together, because a JPEG without tiles is copied
             whole.
         offsets: int64 (n + 1,), takes the offset in ``out`` of each cut, and the end of the last cut.
-        rects: int64 (n, 4), takes left, top, width and height of each cut, in pixels of the whole image.
+        rects: int64 (n, 4), takes left, top, width and height of each cut in the image.
     """
     offsets[0] = 0
     for i in range(addresses.shape[0]):

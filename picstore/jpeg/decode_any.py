@@ -50,7 +50,7 @@ def decode_rgb(
 
 
 def check_stream(jpeg: bytes | memoryview | U8, *, width: int, height: int) -> None:
-    """Raise ImageError if another library's decoder, which trusts headers, would do more work than the bytes justify.
+    """Check that another library's decoder, which trusts headers, would do no more work than the bytes justify.
 
     Args:
         jpeg: bytes of one whole JPEG, or of a cut.

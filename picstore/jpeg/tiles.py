@@ -32,11 +32,11 @@ def mcu_size(*, components: int, subsampling: str) -> tuple[int, int]:
 def restart_interval(columns: int, mcu_width: int, *, tile_width: int = TILE_WIDTH) -> int:
     """Choose the number of MCUs between restart markers: a divisor of ``columns`` that makes tiles near ``tile_width``.
 
-    Widths are in pixels; ``columns`` is the number of MCUs in a row of the image. Tiles form a grid only if every row
-    begins a segment; MCUs are counted across the ends of rows (T.81, B.2.4.4), so the interval must be a divisor.
-    Nearness is the ratio of the larger to the smaller of two widths; of two equally near divisors the smaller is
-    chosen, because narrower tiles cut closer. No tile is narrower than half of ``tile_width``. If ``columns`` is prime,
-    the tile is the whole row, because a marker after every MCU would add 10 to 33 % to a photograph.
+    ``columns`` is the number of MCUs in a row of the image; widths are in pixels. MCUs are counted across the ends of
+    rows (T.81, B.2.4.4), so only a divisor lets every row begin a segment. Nearness is the ratio of the larger to the
+    smaller width; of two equally near divisors the smaller is chosen, because narrower tiles cut closer. No tile is
+    narrower than half of ``tile_width``. If ``columns`` is prime, the tile is the whole row, because a marker after
+    every MCU would add 10 to 33 % to a photograph.
     """
     wide = (k for k in range(1, columns + 1) if columns % k == 0 and 2 * k * mcu_width >= tile_width)
     return min(wide, key=lambda k: (max(k * mcu_width / tile_width, tile_width / (k * mcu_width)), k), default=columns)

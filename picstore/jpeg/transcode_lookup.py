@@ -23,7 +23,7 @@ _END = 1 << 14
 
 @lru_cache(maxsize=16)
 def make_lookups(dc: tuple[HuffmanTable, ...], ac: tuple[HuffmanTable, ...]) -> tuple[U16, U16, U32, U32]:
-    """Build the lookup tables of ``block_starts``, DC tables first; cached, because many JPEGs have the same tables.
+    """Build the lookup tables of ``block_starts`` for DC tables, then AC tables.
 
     An index of the first two arrays is the value of the next LOOKUP_BITS bits.
 

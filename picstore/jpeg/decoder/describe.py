@@ -221,10 +221,7 @@ def _copy_rows(stream, tiles, target, segments, i, per_mcu, row, result):
 
 @inlined
 def _describe_parts(source, segment, mcus, distances, described):
-    """Describe the parts into which entry points divide a segment; return whether all points lie in the segment.
-
-    A byte in which one part ends and the next begins belongs to both parts, as does a stuffed zero after this byte.
-    """
+    """Describe the parts into which entry points divide a segment; return whether all points lie in the segment."""
     offset, at, length, block = segment
     interval, step, per_mcu = mcus
     points, known, count = distances

@@ -239,10 +239,7 @@ def _read_mcu(flat, zigzag, plan, block, reader, skips):
 
 @inlined
 def _transform_mcus(plan, block, stride):
-    """Compute the samples of two MCUs; advance ``_TARGET``, the address for each block's samples, to the next two MCUs.
-
-    If a row has an odd number of MCUs, the samples computed after its last MCU are not used.
-    """
+    """Compute the samples of two MCUs; advance ``_TARGET``, the address for each block's samples, by two MCUs."""
     entry = plan[0]
     end = entry + _u64(8 * _FIELDS) * _u64(plan[1])
     while entry < end:

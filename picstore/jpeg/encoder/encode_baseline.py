@@ -68,7 +68,8 @@ def encode_strips(
     Symbols take 1.4 bytes per pixel for photographs at quality 90, and at most 6 for 4:2:0, 8 for 4:2:2, 12 for 4:4:4.
 
     Args:
-        strips: pixels as ``encode`` takes them, from top to bottom. Each strip but the last has a multiple of 16 rows.
+        strips: arrays like the ``pixels`` of ``encode``, from top to bottom, each of a multiple of 16 rows except the
+            last.
         size: width and height of the image.
         quality, subsampling, interval: see ``encode``; with several strips, ``interval`` must divide a row's MCUs.
 

@@ -44,15 +44,15 @@ def _transform(x: list[Vector], *, first: bool) -> list[Vector]:
 
 
 def make_divisors(factors: list[int]) -> U16:
-    """Compute the numbers by which a block is quantized by additions and multiplications instead of divisions.
+    """Compute numbers by which a block is quantized without divisions.
 
     Args:
         factors: 64 quantization factors, row by row.
 
     Returns:
         uint16 (3, 64): for each factor an addend, a reciprocal and a scale. For a value below 2**14, ``(value + addend)
-        * reciprocal * scale >> 32`` is the rounded quotient of the value by 8 times the factor (A. Fog, "Optimizing
-        subroutines in assembly language", 16.9). The DCT scales its result by 8.
+        * reciprocal * scale >> 32`` is the rounded quotient of the value by 8 times the factor, because the DCT scales
+        by 8 (A. Fog, "Optimizing subroutines in assembly language", 16.9).
     """
     divisors = np.zeros((3, 64), np.uint16)
     for k, factor in enumerate(factors):

@@ -76,7 +76,7 @@ def convert_row(source, steps, width, padded, out, plane, spare):
             any) for planes, (1, 0) for a grey image, of which only the row of Y is written.
         width, padded: numbers of samples in a row without and with padding.
         out: address of the row of Y, with STEP - 1 writable bytes after the row.
-        plane: bytes from the row of Y to the row of Cb, and from the row of Cb to the row of Cr.
+        plane: bytes from one output row to the next.
         spare: address of 3 * STEP bytes of scratch.
     """
     across, channel = steps
