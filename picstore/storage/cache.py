@@ -72,9 +72,9 @@ class Cache:
     being read keeps its entries; containers that do not fit are not cached. If half of a dataset fits, the cache serves
     50 % of the reads. Evicting the oldest entries would serve 15 %, because epochs read containers in random orders.
 
-    The limit holds for all datasets in the folder. Each process lists the folder again after it has written 1/32 of the
-    limit, so n processes may exceed the limit by (n - 1)/32 for a while. Raise UsageError if the folder cannot be
-    created, or the limit is not a size.
+    The limit holds for all datasets in the folder. n processes may exceed it by (n - 1)/32 for a while, because each
+    lists the folder only after it has written 1/32 of the limit. Raise UsageError if the folder cannot be created, or
+    the limit is not a size.
 
     Args:
         dataset: uuid of the dataset's containers.

@@ -57,9 +57,9 @@ def read_and_check(paths, starts, places, rows, fields, crc):
         paths: uint8, the files' paths, joined, each with a zero byte at its end.
         starts: int64 (n,), offset in ``paths`` of the path of each container's file.
         places: int64 (n, 3), for each container the address of memory for its bytes, the number of its index row, and
-            its ordinal (its position among its file's containers). The kernel replaces the ordinal by the result: 0 if
-            the container is incomplete, damaged or does not match its index row; ``_EXTRAS`` if the container is sound
-            and has extras; ``_SOUND`` if it is sound and has none.
+            its ordinal (position among its file's containers). The kernel replaces the ordinal by the result: 0 for a
+            container that is incomplete, damaged or does not match its row, ``_EXTRAS`` for a sound container with
+            extras, ``_SOUND`` for one without.
         rows: address of the array of index rows, ``layout.INDEX_ROW``.
         fields: number of attachment names in the manifest.
         crc: result of ``crc32c_address()``.

@@ -339,10 +339,10 @@ class Dataset(Sequence[Record]):
         return self._edited(files, edits=edits)
 
     def select(self, chosen: npt.ArrayLike | None = None, *, ids: npt.ArrayLike | None = None) -> Dataset:
-        """Select records by ``chosen``, which is a mask, bool (len(ds),), or positions, or by ``ids``.
+        """Select records by ids, or by ``chosen``: a mask, bool (len(ds),), or positions.
 
-        The selected records keep their order. Selecting by ids reads all ids. Raise UsageError if the mask has another
-        length, or a position or id does not exist.
+        The records keep their order. Selecting by ids reads all ids. Raise UsageError if the mask has another length,
+        or a position or id does not exist.
         """
         if (chosen is None) == (ids is None):
             raise UsageError("select takes a mask or positions, or ids=; give one of them")
@@ -367,11 +367,10 @@ class Dataset(Sequence[Record]):
         Args:
             fractions: share of the records in each part; if the sum is below 1, the remaining records are a last part.
             seed: random seed.
-            by: name of a column of :attr:`table`, such as ``"label"``. With ``by``, the fractions also hold among the
-                records of each value of the column, to within a few records. Appended records then do not change the
-                parts of other records, but a deletion may move later records with the same value to another part.
-                Without ``by``, a record's part depends only on seed and id, so appending, deleting and shuffling do not
-                change it; the size of each part is random, with the given share as its mean.
+            by: name of a column of :attr:`table`, such as ``"label"``. The fractions then also hold among the records
+                with each value of the column, to within a few records. Appending does not change a record's part, but
+                a deletion may change the parts of later records with the same value. Without ``by``, a record's part
+                depends only on seed and id, and the sizes of the parts are random, with the fractions as their means.
 
         Raise UsageError unless the fractions are positive with a sum of at most 1, and the column exists.
         """
@@ -415,7 +414,7 @@ class Dataset(Sequence[Record]):
         """Attach captions, embeddings or labels to records; raise UsageError if a name, value or id is invalid.
 
         Args:
-            columns: for each column name n strings, numbers, or arrays of one shape. A column ``label`` replaces the
+            columns: n strings, n numbers, or n arrays of one shape, by column name. A column ``label`` replaces the
                 records' labels.
             ids: ids of the records to which the n values belong, int (n,). By default, value i belongs to ``ds[i]``.
             classes: class names for the labels in a column ``label``.
@@ -477,9 +476,9 @@ class Dataset(Sequence[Record]):
     def save(self) -> Dataset:
         """Write deletions and columns as a new version of the dataset, and return that version; no image is written.
 
-        Processes that have opened an older version continue to read that version. The last write replaces the manifest
-        and makes the new version valid. The number of records with each label is written too, even without edits if it
-        is missing. Raise UsageError for a selection or joined datasets, or if another process has edited the dataset
+        Processes that have opened an older version continue to read it. The dataset does not change until the last
+        write, which replaces the manifest. The number of records with each label is written too, even without edits if
+        it is missing. Raise UsageError for a selection or joined datasets, or if another process has edited the dataset
         since it was opened.
         """
         if self._selected is not None or not isinstance(self.path, Location):
@@ -532,7 +531,7 @@ class Dataset(Sequence[Record]):
         return selection
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value for each record, (len(self),), from the records' stored values, ``record_table.FACTS``.
+        """Compute a value for each record, (len(self),), from a table of the records' ``record_table.FACTS``.
 
         ``compute`` gets the stored labels, even if a column ``label`` replaces them.
         """

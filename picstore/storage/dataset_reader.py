@@ -87,11 +87,10 @@ class ContainerReader:
     def readers(self) -> Readers:
         """Number of threads, and number of containers that each thread reads together, with which reading is fastest.
 
-        For an object store, several threads keep several requests under way. For large images in a folder, one thread
-        suffices, because further threads only wait for the GIL: one thread reads 1,450 crops/s from images of 12
-        megapixels, four threads read 890. A thread reads several containers of large images together, because a NumPy
-        call takes as long for one as for many. From a store, it reads containers of small images one by one, because
-        each then arrives sooner.
+        For large images in a folder, one thread is fastest, because further threads only wait for the GIL: one thread
+        reads 1,450 crops/s from images of 12 megapixels, four threads read 890. Containers of large images are read
+        together, because a NumPy call takes as long for one as for many. From an object store, containers of small
+        images are read one by one, because each then arrives sooner.
         """
         local = isinstance(self.root, Folder) and self.cache is None
         if self.cache is not None or self.rows["size"].sum() < MIN_MEAN * self.rows["records"].sum():
@@ -280,9 +279,9 @@ class ContainerReader:
         return self._ids
 
     def facts(self) -> Table:
-        """Return ``record_table.FACTS`` of all stored records, (records,), read-only; errors: see ``ids``.
+        """Return a table of all stored records, ``record_table.FACTS`` (records,), read-only; errors: see ``ids``.
 
-        The first call reads them. For a damaged index entry, the id is -1 and all other values are 0.
+        Only the first call reads from storage. For a damaged index entry, the id is -1 and all other values are 0.
         """
         cache = None if self._shift else self.cache
         if self._facts is None and cache is not None:
@@ -295,9 +294,9 @@ class ContainerReader:
         return read_only(self._facts)
 
     def derive(self, compute: Callable[[Table], Array], dtype: npt.DTypeLike) -> Array:
-        """Compute a value for each stored record, (records,), from the records' ``record_table.FACTS``.
+        """Compute a value for each stored record, (records,), from a table of the records' ``record_table.FACTS``.
 
-        The FACTS stay in memory only if there is a cache or :meth:`facts` was called before.
+        The table stays in memory only if there is a cache or :meth:`facts` was called before.
         """
         if self._facts is None and self.cache is None:
             return self._collect(compute, np.dtype(dtype))

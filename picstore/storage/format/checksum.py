@@ -21,7 +21,7 @@ def _load() -> tuple[Callable[[Buffer | U8], int], Function]:
     """Return two functions that compute CRC-32Cs: a Python function, and a ``Function`` that releases the GIL.
 
     Both come from google-crc32c if it is installed, else from picstore. google-crc32c's Python function holds the GIL,
-    for 0.6 ms for a container of 2.6 MB; its C function, called by ctypes, does not.
+    for 0.6 ms per container of 2.6 MB.
     """
     try:
         from google_crc32c import _crc32c, extend
@@ -70,9 +70,8 @@ def crc32c_address() -> int:
 def combine_crcs(crcs: U32, lengths: I64) -> int:
     """Return the CRC-32C of byte strings joined in order, from each string's CRC and number of bytes.
 
-    The joined string must have less than 2**32 bytes. Combining takes 1 to 8 µs; computing the CRC of a photograph
-    outside of the CPU's cache takes 20 µs. A new CRC would also hide bits that have flipped in memory since the
-    strings' CRCs were computed.
+    The joined string must have less than 2**32 bytes. Combining takes 1 to 8 µs, computing a photograph's CRC anew
+    20 µs. A new CRC would also hide bits that have flipped in memory since the strings' CRCs were computed.
     """
     return int(combine_runs(crcs, lengths, np.zeros(1, np.int64))[0]) if len(crcs) else 0
 
@@ -125,10 +124,10 @@ def _zero_byte_operators() -> U32:
 
 
 def masked(crc: int) -> int:
-    """Mask a CRC, by rotating it and adding a constant, before storing it among bytes that are covered by another CRC.
+    """Mask a CRC, by rotating it and adding a constant, before storing it among bytes that another CRC covers.
 
-    All byte strings of one length that end in their plain CRC have the same CRC. The CRC of a table whose entries ended
-    in plain CRCs would thus detect nothing. See: Snappy framing format, section 3.
+    All byte strings of one length that end in their plain CRC have the same CRC, so the CRC of a table whose entries
+    ended in plain CRCs would detect nothing. See: Snappy framing format, section 3.
     """
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 

@@ -24,7 +24,7 @@ from picstore.storage.format.zstd import ZstdDecompressor, ZstdError
 class ContainerRef:
     """Position of a container: name of its file, and byte offset.
 
-    ``stream``, ``file`` and ``ordinal`` (position among the file's containers) are numbers that its header states.
+    The container's header states ``stream``, ``file`` and ``ordinal`` (position among the file's containers).
     """
 
     name: str
@@ -46,20 +46,21 @@ class Container:
         index: the container's index entries, ``layout.ENTRY`` (n,), one per record.
         good: bool (n,), False for a lost record.
         damage: all damage that was found; damage to the segment table or extras loses no record.
-        read: function that reads bytes of the container, given offset and length, and is used for the payload if
-            ``buffer`` lacks it; None if ``buffer`` holds the payload, or its needed part.
+        read: function that reads bytes of the container from storage, given offset and length; None if ``buffer`` holds
+            the payload, or the needed part of the payload.
         read_size: number of bytes that were read from storage; less than ``size`` if the container was read in part.
-        held: ``layout.ENTRY`` (n,), for each record the image in ``buffer``; ``index`` itself unless the container was
-            read in part. Of an image that was read in part, ``buffer`` holds the header, which states the stored
-            height, and the rows of restart tiles that were read; the entry states the height and segments of only these
-            rows. Its length is 0 if nothing of the image was read.
+        held: ``layout.ENTRY`` (n,), index entries of the images as ``buffer`` holds them; ``index`` itself unless the
+            container was read in part. Of an image that was read in part, ``buffer`` holds the header, which states the
+            stored height, and some rows of restart tiles; the entry states the height and segments of these rows. The
+            entry's length is 0 if nothing of the image was read.
         tops: int64 (n,), number of the stored image's pixel rows above the first row in ``buffer``.
         causes: by record number, the damage with which :meth:`add_loss` marked the record as lost.
         records: in a copy by :meth:`extract`, the record number of each row of ``index``, ``good``, ``held``,
             ``attached`` and ``tops``, int64 (n,), ascending; else None, because row k belongs to record k.
         tile_rows: results of ``stored_rows`` by record number.
         origin: function that returns file and offset of a byte of ``buffer``; None if all bytes are from one file.
-        extras_frame: zstd frame of the extras, a view of ``buffer``; empty if there are none, None if damaged.
+        extras_frame: zstd frame of the extras, a view of ``buffer``; empty if there are no extras, None if it is
+            damaged.
         extras_size: number of bytes of the decompressed extras.
     """
 

@@ -127,9 +127,9 @@ def encode_map(values: Array) -> bytes:
     """Encode a map, (h, w, channels) of a dtype in ``DTYPES``, as PNG or as blocks of rows.
 
     A map of uint8 with 1, 3 or 4 channels is written as PNG. A map of uint16 with 1 channel is written as PNG if its
-    values compress better than the differences between neighboring values, which blocks hold. PNG is thus used for
-    masks and sparse depth, whose blocks would take 1.3 to 1.7 times the bytes. Smooth depth takes about as many bytes
-    in blocks as in a PNG, and decodes 3 times as fast. All other maps are written as blocks.
+    values compress better than the differences between neighboring values, which blocks hold. This is so for masks and
+    sparse depth, whose blocks would take 1.3 to 1.7 times the bytes; blocks of smooth depth take about as many bytes as
+    a PNG and decode 3 times as fast. All other maps are written as blocks.
     """
     height, width, channels = values.shape
     fits_png = (values.dtype.name, channels) in _PNG_MODES
