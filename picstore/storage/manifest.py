@@ -284,8 +284,8 @@ def _unfinished_verb(root: Location) -> str | None:
 def read_index(root: Where, manifest: Manifest) -> Table:
     """Read and check a dataset's index, ``layout.INDEX_ROW`` (containers,) in stored order.
 
-    Call this function before using the manifest's uuid as a cache key: only it checks that the uuid is the hash of the
-    content of manifest and index.
+    Call this function before using the manifest's uuid as a cache key, because only this function checks that the uuid
+    is the hash of manifest and index.
 
     Raises:
         Damage: the index is missing or damaged, or does not match the manifest, or the uuid is wrong.

@@ -126,7 +126,7 @@ def plan_reads(
         wanted: for each container the mask of the records to read, bool (n,).
 
     Returns:
-        For each container the read, or None if reading the whole container is faster.
+        For each container its PartialRead, or None if reading the whole container is faster.
     """
     owner, number, entries, rows = _needed(containers, wanted, rows_of)
     header, length = entries["header_length"].astype(np.int64), entries["length"].astype(np.int64)
@@ -163,7 +163,7 @@ def plan_reads(
 
 
 def _needed(containers: Sequence[Container], wanted: Sequence[Bools], rows_of: RowsOf) -> tuple[I64, I64, Table, I64]:
-    """Return four arrays with a row for each image to read: container, record number, index entry, and rows of tiles.
+    """Return four arrays with a row per image to read: index of its container, record number, index entry, tile rows.
 
     ``rows_of`` is called once for all images, because drawing crop boxes takes 200 µs for 2 images, 250 µs for 32.
     """
@@ -224,7 +224,7 @@ def _merge(owner: I64, begin: I64, length: I64) -> tuple[dict[int, list[Range]],
 def _describe(entries: Table, rows: I64, found: FoundRows, at: I64) -> tuple[Table, I64]:
     """Return the values of ``Container.held`` and ``Container.tops`` for images at the offsets ``at`` in a buffer.
 
-    The values describe only the rows of tiles ``rows`` of an image that ``found.there`` marks, else the whole image.
+    If ``found.there`` marks an image, its values describe only its tile rows ``rows``, else the whole image.
     """
     held = entries.copy()
     held["offset"] = at

@@ -125,7 +125,7 @@ def _seal(table: Table) -> None:
 
 
 class FileWriter(AbstractContextManager["FileWriter"]):
-    """Writer of one file of containers; ``close`` publishes it, and a ``with`` block that ends before discards it.
+    """Writer of one file of containers. ``close`` publishes the file; a ``with`` block without ``close`` discards it.
 
     Records are kept in memory until they fill a container of ``container_size`` bytes; a larger record becomes a
     container of its own. ``fields`` names the attachments. A writer is not thread-safe.
@@ -148,8 +148,8 @@ class FileWriter(AbstractContextManager["FileWriter"]):
     def add(self, record: Record, *, referenced: int = 0) -> None:
         """Append a record; raise UsageError and append nothing if the record exceeds the limits of a container.
 
-        ``referenced`` is the number of bytes in other files that the record refers to. They count towards the size of
-        the container, so that containers of references hold the same records as containers of the images would.
+        ``referenced`` is the number of bytes in other files that the record refers to. The container's size includes
+        these bytes, so that containers of references hold the same records as containers of the images would.
         """
         blob, info = record.jpeg, record.info
         behind = segment_table.count_row_checksums(blob, info) + segment_table.count_entry_points(blob, info)

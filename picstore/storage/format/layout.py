@@ -301,7 +301,7 @@ def check_version(
 ) -> None:
     """Raise UnsupportedVersion if the format version of ``file`` is not in ``known``.
 
-    ``read_by``, for the message, is the first release of picstore that reads the file, as the file states it.
+    ``read_by`` is the first picstore release that can read the file, as the file states; the message names it.
     """
     if version not in known:
         named = isinstance(read_by, str) and re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", read_by)

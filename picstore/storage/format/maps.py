@@ -56,7 +56,7 @@ class MapSpec:
         scale, unit: factor and unit; a stored value times ``scale`` is a quantity in ``unit``.
         interpolation: interpolation of values between pixels, ``"nearest"`` or ``"linear"``.
         fill: value for pixels outside of the image.
-        invalid: stored number that means a missing value, as NaN and infinity always do; None if no other number does.
+        invalid: stored number that means a missing value; None if only NaN and infinity do.
     """
 
     dtype: str

@@ -102,7 +102,7 @@ def unpack_container(
 
 
 def read_header(buffer: memoryview, *, ref: ContainerRef) -> ParsedHeader:
-    """Return a container's header, and a Damage that reports a corrected bit in it, None if no bit was wrong.
+    """Return a container's header, and a Damage if a flipped bit in the header was corrected, else None.
 
     Raise Damage if the header is cut off, damaged in more than one bit, or states a length that is out of bounds.
     """

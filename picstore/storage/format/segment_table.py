@@ -163,8 +163,8 @@ def find_rows(headers: I64, stored: Sequence[StoredRows | None], rows: I64) -> F
 def wrong_row(stream: Buffer | U8, ends: I64, crcs: Sequence[int] | U32, rows: range) -> int | None:
     """Return the first row of restart tiles with a wrong checksum, −1 if the header's is wrong, None if all are right.
 
-    ``stream`` holds the image's header, followed by the rows ``rows``. Rows are counted from the image's top. ``ends``
-    and ``crcs`` are the two arrays of the image's ``StoredRows``, which describe all rows.
+    ``stream`` holds the image's header and the rows ``rows``, counted from the image's top. ``ends`` and ``crcs``
+    describe all rows of the image: they are the two arrays of its ``StoredRows``.
     """
     view = np.frombuffer(stream, np.uint8)
     bounds = (ends[rows.start : rows.stop + 1] - ends[rows.start] + ends[0]).tolist()

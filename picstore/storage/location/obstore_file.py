@@ -313,7 +313,7 @@ class ConditionFailed(PicstoreError):
 
 
 def retries(*, patient: bool) -> Retries:
-    """Return the rule of retries: 10 retries, or retries for 3 minutes if ``patient``, because a store may restart.
+    """Return a rule of 10 retries; if ``patient``, of retries for 3 minutes, long enough for a store to restart.
 
     The first requests of a command are not patient, so that a wrong setting fails soon.
     """

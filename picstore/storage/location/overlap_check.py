@@ -17,8 +17,8 @@ def require_apart(destination: Where, sources: Iterable[Where], *, may_be_equal:
 
     If a dataset lay in a folder of images, the folder's next conversion would take the dataset for a class and change
     the labels of all classes that sort after it. Local folders are also compared by device and inode, because links,
-    bind mounts and other spellings may name the same folder. Folders to which links in a source's top level lead are
-    part of the source. ``may_be_equal`` allows a destination that is a source.
+    bind mounts and other spellings may name the same folder. A source includes the folders to which links in its top
+    level lead. ``may_be_equal`` allows a destination that is itself a source.
     """
     out = locate(destination)
     for source in map(locate, sources):

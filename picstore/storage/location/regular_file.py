@@ -39,8 +39,8 @@ def version_of(status: os.stat_result) -> str:
 def is_version(status: os.stat_result, version: str) -> bool:
     """Return whether a file still has the ``version`` that :func:`version_of` described.
 
-    If ``version`` is from another machine, only size and modification time must agree, because a copy of the file has
-    another change time.
+    If ``version`` is from another machine, only size and modification time must agree, because a copy's change time
+    differs.
     """
     size, modified, changed, machine = version.split(" ", 3)
     same = (status.st_size, status.st_mtime_ns) == (int(size), int(modified))

@@ -86,7 +86,7 @@ def persist(request: Callable[[], T], waits: Iterator[float], *, since: float | 
     """Call ``request`` until it does not raise Unreachable, and return its result.
 
     ``waits`` yields the seconds to wait between calls; when ``waits`` is exhausted, raise the last Unreachable.
-    ``since`` is passed to :func:`wait`; it is now by default.
+    ``since``, by default the present time, is passed to :func:`wait`.
     """
     began = time.monotonic() if since is None else since
     while True:

@@ -21,7 +21,7 @@ _WIDE = {
 
 
 def text_of_file(data: Buffer, errors: str = "strict") -> str:
-    """Decode a text file's bytes: as UTF-16 or UTF-32 if they begin with its byte order mark, else as UTF-8.
+    """Decode a text file's bytes: as UTF-16 or UTF-32 if a byte order mark says so, else as UTF-8.
 
     ``errors`` is that of ``bytes.decode``; for UTF-16 and UTF-32, any value except "strict" means "replace".
     """
@@ -40,7 +40,7 @@ def is_wide(data: bytes) -> bool:
 def text_lines(location: Location) -> Iterator[str]:
     """Yield the lines of a text file, without line ends; bytes that are not UTF-8 become surrogates.
 
-    Raise UsageError if the first line has a zero byte, as text never has; NotADataset if the file is missing.
+    Raise UsageError if the first line has a zero byte (the file is not text), NotADataset if the file is missing.
     """
     for number, line in enumerate(location.lines(), start=1):
         if number == 1 and is_wide(line):
