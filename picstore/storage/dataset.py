@@ -190,7 +190,7 @@ class Dataset(Sequence[Record]):
         """Uuid that stands for the order of the records: the dataset's own, or that of the index it was converted from.
 
         It is the index's uuid if all inputs of the conversion succeeded and the dataset was neither edited nor
-        shuffled, because the dataset then has the index's ids in the same order.
+        shuffled.
         """
         provenance = self.manifest.provenance
         changed = self.manifest.edits is not None or self.manifest.shuffle

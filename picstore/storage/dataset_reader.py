@@ -107,10 +107,7 @@ class ContainerReader:
             self._sound = SoundReader(str(self.root), self.rows, self._ordinals, self.fields)
 
     def shifted(self, shift: RecordShift) -> ContainerReader:
-        """Return a reader of the same containers for a joined dataset; ``shift`` changes their ids and labels.
-
-        Containers and errors name files by full paths, because a joined dataset has several folders.
-        """
+        """Return a reader of the same containers for a joined dataset; ``shift`` changes their ids and labels."""
         reader = copy.copy(self)
         reader._forget()
         reader._shift = shift if self._shift is None else shift.after(self._shift)
@@ -168,7 +165,7 @@ class ContainerReader:
     ) -> list[Container | Damage]:
         """Read only the needed rows of restart tiles from containers of large images; read other containers whole.
 
-        ``Container.held`` and ``tops`` describe the rows that were read. With a cache, all containers are read whole.
+        With a cache, all containers are read whole.
 
         Args:
             numbers: container numbers in stored order, each once.

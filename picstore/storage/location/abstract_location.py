@@ -214,9 +214,8 @@ class WritableLocation(Location):
     def lock(self, busy: str, *, wait: float = 0, create: bool = False) -> contextlib.AbstractContextManager[None]:
         """Return a context that locks this file until the context or the process ends; in a store, it does nothing.
 
-        If ``create`` is true, create a missing file. Raise UsageError with the message ``busy`` if another process
-        still holds the lock after ``wait`` seconds, UsageError if locks are unsupported, and Conflict if the file was
-        removed.
+        ``create`` creates a missing file. Raise UsageError with the message ``busy`` if another process still holds the
+        lock after ``wait`` seconds, UsageError if locks are unsupported, and Conflict if the file was removed.
         """
 
 

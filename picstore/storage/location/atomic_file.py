@@ -23,8 +23,8 @@ def partial_path(path: Path) -> Path:
 class AtomicFile:
     """Writer of a file under a temporary name; ``close`` syncs the file and gives it its final name.
 
-    The temporary name is unique, because a second process may write the same file. The temporary file is locked until
-    it is renamed, because ``sweep`` removes unlocked files, which dead processes have left.
+    The temporary name is unique, because a second process may write the same file. The file is locked until it is
+    renamed, because ``sweep`` removes unlocked temporary files.
     """
 
     def __init__(self, path: Path) -> None:

@@ -43,7 +43,7 @@ class OutOfRange(PicstoreError):
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Rule for retries of failed requests, with a wait before each retry; waits after the first are random.
+    """Rule for retries of failed requests; waits after the first are random.
 
     Attributes:
         most: maximum number of retries.
