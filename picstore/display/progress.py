@@ -98,7 +98,7 @@ def _advise() -> None:
 
 
 class Silence:
-    """Display without progress, base class of the others; it prints remarks on a verb's input if ``remarks``."""
+    """Display that shows no progress, base class of the other displays; if ``remarks`` is True, it prints remarks."""
 
     def __init__(self, *, remarks: bool = False) -> None:
         self._remarks = remarks

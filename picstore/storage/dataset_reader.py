@@ -107,7 +107,7 @@ class ContainerReader:
             self._sound = SoundReader(str(self.root), self.rows, self._ordinals, self.fields)
 
     def shifted(self, shift: RecordShift) -> ContainerReader:
-        """Return a reader of the same containers for a joined dataset; ``shift`` changes their ids and labels."""
+        """Return a reader of these containers for a joined dataset; ``shift`` changes the records' ids and labels."""
         reader = copy.copy(self)
         reader._forget()
         reader._shift = shift if self._shift is None else shift.after(self._shift)

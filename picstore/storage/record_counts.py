@@ -178,7 +178,7 @@ def counts_of_same_labels(root: Location, manifest: Manifest, origin: str) -> Re
 
 
 def _labels_origin(manifest: Manifest) -> tuple[Any, ...]:
-    """Return the fields of a manifest that are equal in two versions with the same records and labels."""
+    """Return fields of a manifest; two versions of a dataset with equal fields have the same records and labels."""
     edits = manifest.edits or Edits()
     labels = [entry for entry in edits.columns if entry.name == LABEL]
     return manifest.index_crc32c, manifest.files, edits.tombstones, labels

@@ -116,7 +116,8 @@ class RecordTable:
 
     def __init__(self, count: int, facts: Callable[[], Table], columns: Mapping[str, Callable[[], Column]]) -> None:
         self._count = count
-        # Function that reads FACTS of all records, (count,), with the labels of the dataset's column ``label``, if any.
+        # Function that returns the built-in columns of all records, dtype FACTS, (count,). Labels are those of the
+        # dataset's edited column ``label`` if there is one.
         self._read_facts = facts
         self._columns = {name: column for name, column in columns.items() if name != LABEL}
         self.names = (*(FACTS.names or ()), *(name for name in self._columns if name not in (FACTS.names or ())))

@@ -30,9 +30,10 @@ _BEGIN, _SHIFT, _FIRST_BITS, _FIRST, _LAST, _VALUE = 8, 16, 24, 32, 40, 48
 _ENDS = 64
 _63, _255 = np.uint64(63), np.uint64(255)
 
-# Offsets in bytes of tables in the memory that holds an image's tables, TABLES bytes. QUANTIZATIONS: int16 (4, 128).
-# PAIRS: lookup tables of pairs of AC codes, uint64 (2, 2**LOOKUP_BITS). SINGLES, BY_LENGTHS: results of ``fill_table``
-# for DC 0, DC 1, AC 0 and AC 1; ``single`` is int16 (4, 2**LOOKUP_BITS), ``by_length`` is int32 (4, BY_LENGTH).
+# Byte offsets in an image's tables, which take TABLES bytes. At QUANTIZATIONS lie the quantization tables, int16
+# (4, 128). At PAIRS lie lookup tables of pairs of AC codes, uint64 (2, 2**LOOKUP_BITS). ``fill_table`` fills arrays
+# ``single`` and ``by_length`` for the Huffman tables DC 0, DC 1, AC 0 and AC 1: those at SINGLES are int16
+# (4, 2**LOOKUP_BITS), those at BY_LENGTHS int32 (4, BY_LENGTH).
 QUANTIZATIONS, PAIRS = 0, 1024
 SINGLES = PAIRS + (16 << LOOKUP_BITS)
 BY_LENGTHS = SINGLES + (8 << LOOKUP_BITS)

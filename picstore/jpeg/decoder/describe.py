@@ -105,7 +105,7 @@ def describe_tiles(slots, streams, data, segments, images, tables):
 
 @device_function
 def _check(source, lengths, tiling, box, frame):
-    """Parse the headers and, if all tiles are decoded, check the restart markers; return 0 or a negative code."""
+    """Parse the headers, and check the restart markers if no tile will be left out; return 0 or a negative code."""
     if not is_grid(source.size, tiling, lengths):
         return NO_GRID
     if not holds_box(tiling, box):

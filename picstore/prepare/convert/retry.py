@@ -130,10 +130,11 @@ def _update_duplicates(
 
 
 def _count_rows(root: Location, manifest: Manifest, lines: Sequence[ledger.LedgerLine]) -> int:
-    """Derive the number of rows (ranges of inputs) of a conversion from the number of records in each file.
+    """Return the number of rows, the equal ranges of inputs that a conversion writes to one file of each stream.
 
-    Larger numbers than the files show are tried too, because rows whose inputs all failed have no files. Raise
-    PicstoreError if no number fits, because the ledger then belongs to another dataset.
+    This is the number for which the ledger's converted inputs in each range are as many as the records in the row's
+    files. Rows at the end may have no files, because all of their inputs failed. Raise PicstoreError if there is no
+    such number, because the ledger then belongs to another dataset.
     """
     converted = np.array([line.status in (LOSSLESS, REENCODED) for line in lines])
     before = np.concatenate(([0], np.cumsum(converted)))

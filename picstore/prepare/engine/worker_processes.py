@@ -257,7 +257,7 @@ def _receive_tasks(connection: Connection, tasks: queue.SimpleQueue[T]) -> None:
             tasks.put(connection.recv())
     except (OSError, EOFError):
         pass
-    # The main thread sends on this connection too, but not now: it is waiting for the task that cannot be read.
+    # The main thread sends on this connection too, but not now: it waits until this thread has queued the next task.
     except Exception as error:
         with contextlib.suppress(OSError):
             connection.send(("error", PicstoreError(f"a process cannot read its task: {error!r}")))

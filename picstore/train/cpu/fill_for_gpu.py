@@ -43,7 +43,7 @@ _probed = count()
 
 
 class StreamFiller:
-    """Filler of batches with JPEG streams, cut to the tiles that views show, and targets; see :class:`BatchFiller`.
+    """Filler of batches with targets and JPEG streams that are cut to the tiles in the views; see :class:`BatchFiller`.
 
     The cut streams lie in one block of memory, ``images``, which is as large as all streams before they are cut.
     """

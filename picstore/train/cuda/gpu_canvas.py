@@ -85,7 +85,10 @@ def _uniform(key, counter):
 
 @device_function
 def _displacement(table, rows, step, axis: tl.constexpr, y, x, width, height):
-    """Return an elastic step's noise along ``axis`` at pixels (y, x), float64: ``rows`` after a blur along columns."""
+    """Return an elastic step's noise along ``axis`` at pixels (y, x), float64.
+
+    ``rows`` holds the noise that was blurred along rows; this function blurs it along columns.
+    """
     groups, weights = smoothing_row(table, step, 2 * axis + 1)
     column = axis * height * width + tl.minimum(x, width - 1)
     return smoothed(rows, column, tl.minimum(y, height - 1), height, width, groups, weights).to(tl.float64)
