@@ -23,20 +23,20 @@ GENERATED = {"reference/commands.md", "examples/index.md"}  # by scripts/docs_ho
 NEW = 1000  # of a page that is not in LIMITS
 LIMITS = {
     "audit.md": 630,
-    "benchmarks.md": 2170,
+    "benchmarks.md": 2190,
     "cli.md": 2480,
-    "comparison.md": 1190,
+    "comparison.md": 1200,
     "compatibility.md": 670,
     "convert.md": 850,
     "decisions.md": 980,
     "demo/index.md": 310,
-    "design.md": 1330,
+    "design.md": 1340,
     "distributed.md": 970,
     "editing.md": 1040,
     "environment.md": 790,
     "format.md": 4560,
     "formats.md": 2080,
-    "frameworks.md": 1150,
+    "frameworks.md": 1160,
     "gpu.md": 790,
     "imagenet.md": 330,
     "index-in-place.md": 780,
@@ -50,9 +50,9 @@ LIMITS = {
     "objects.md": 1090,
     "order-batches.md": 620,
     "order.md": 1340,
-    "performance.md": 620,
+    "performance.md": 630,
     "reference/loader.md": 1260,
-    "reference/python.md": 470,
+    "reference/python.md": 480,
     "reference/transforms.md": 1270,
     "reliability.md": 850,
     "remote-workers.md": 670,
@@ -67,7 +67,7 @@ LIMITS = {
     "tutorial.md": 720,
     "view.md": 1100,
 }
-TOTAL = 46_700
+TOTAL = 46_900
 
 
 class Nav(yaml.SafeLoader):  # type: ignore[misc]
