@@ -89,7 +89,7 @@ def draw_tiles(tiles: Sequence[Tile], *, columns: int = 4, rows: Sequence[str] =
 
 
 def draw_histograms(histograms: Mapping[str, Histogram], *, title: str) -> Figure:
-    """Draw histograms as bar charts: those of named values side by side, those of numbers stacked on their right."""
+    """Draw histograms as bar charts: charts of named values side by side, charts of numbers stacked to their right."""
     named = [name for name, each in histograms.items() if not each.edges and each.counts]
     binned = [name for name, each in histograms.items() if each.edges]
     figure = _make_figure(9, 1 + 1.6 * max(1, len(binned)), layout="constrained")

@@ -103,7 +103,7 @@ class Audit:
         Returns:
             A structured array (n,), one element per sample, sorted by step, rank and slot. Its int64 fields are
             ``step``; ``rank``; ``slot``, the index in the rank's batch; ``source``, the index in :attr:`datasets`;
-            ``epoch``, that of the source; ``position``, the record's index in ``datasets[source]``; and ``id``, the
+            ``epoch``, the source's epoch; ``position``, the record's index in ``datasets[source]``; and ``id``, the
             record's id, or −1 if damaged.
         """
         return np.concatenate([np.zeros(0, _SAMPLE), *self.parts(first, stop)])

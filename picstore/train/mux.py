@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from picstore.errors import UsageError, counted
+from picstore.storage.cache import DEFAULT_LIMIT
 from picstore.storage.class_names import JoinedNames
 from picstore.storage.dataset import Dataset
 from picstore.storage.joined_manifest import RecordShift
@@ -212,7 +213,7 @@ class DataMux(BatchLoader[MuxOrder]):
 
 
 def _open(entry: MuxEntry, **options: Any) -> Dataset:
-    if isinstance(entry.path, Dataset) and options["cache"] is not None:
+    if isinstance(entry.path, Dataset) and (options["cache"] is not None or options["cache_limit"] != DEFAULT_LIMIT):
         raise UsageError(f"{entry.path.path} is open and has a cache of its own; give the cache to picstore.Dataset")
     dataset = entry.path if isinstance(entry.path, Dataset) else Dataset(entry.path, root=entry.root, **options)
     return dataset if entry.where is None else dataset.where(entry.where)

@@ -40,7 +40,7 @@ class Report(background.Report):
     Attributes:
         shared, repeated, other_repeated: see :class:`picstore.results.SharedImages`.
         differing: number of pairs of images whose class names in the two datasets differ.
-        pairs: at most 300 pairs of images: those of differing classes by distance, then the others by distance.
+        pairs: at most 300 pairs of images, first pairs of differing classes, then the other pairs, each by distance.
     """
 
     shared: int = 0

@@ -56,14 +56,19 @@ DOORS: dict[str, Callable[[str, Path, Path], Any]] = {
 LOCAL = ("DataMux", "cache", "audit", "delete's ids", "export's out", "view's inputs")  # no store holds such a file
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, which is the working directory."""
+    path = tmp_path / "folder"
+    path.mkdir()
+    monkeypatch.chdir(path)
+    return path
+
+
 @pytest.mark.parametrize("bad", IMPOSSIBLE.values(), ids=list(IMPOSSIBLE))
 @pytest.mark.parametrize("door", DOORS)
-def test_an_impossible_path_is_refused_by_a_message(
-    make_dataset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str, bad: str
-) -> None:
-    dataset, folder = make_dataset(8), tmp_path / "folder"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+def test_an_impossible_path_is_refused_by_a_message(make_dataset: Make, folder: Path, door: str, bad: str) -> None:
+    dataset = make_dataset(8)
     with pytest.raises(PicstoreError):
         DOORS[door](bad, dataset, folder)
     assert {path.name for path in folder.iterdir()} <= {"mux.toml"}
@@ -72,11 +77,9 @@ def test_an_impossible_path_is_refused_by_a_message(
 @pytest.mark.parametrize("url", ["s3://bucket/x", "https://host.invalid/x", "hf://datasets/a/b", "ftp://host/x"])
 @pytest.mark.parametrize("door", LOCAL)
 def test_a_url_in_place_of_a_local_path_makes_no_folder_of_its_name(
-    make_dataset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str, url: str
+    make_dataset: Make, folder: Path, door: str, url: str
 ) -> None:
-    dataset, folder = make_dataset(8), tmp_path / "folder"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+    dataset = make_dataset(8)
     for given in (url, Path(url)) if url[0] != "f" else (url,):  # pathlib makes one slash of two
         with pytest.raises(UsageError, match="is a URL"):
             DOORS[door](given, dataset, folder)  # type: ignore[arg-type]
@@ -111,6 +114,10 @@ ALONE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "split_by": (lambda path: picstore.info(path, split_by="label"), "belong to a split"),
     "split_seed": (lambda path: picstore.view(path, split_seed=1), "belong to a split"),
     "cache_limit": (lambda path: picstore.Loader(path, batch_size=2, cache_limit="1GiB"), "give cache too"),
+    "cache_limit of a mux of open datasets": (
+        lambda path: picstore.DataMux([(picstore.Dataset(path), 0, 1)], cache_limit="1GiB"),
+        "has a cache of its own",
+    ),
     "cache_limit of an open dataset": (
         lambda path: picstore.Loader(picstore.Dataset(path), batch_size=2, cache_limit="1GiB"),
         "has a cache of its own",

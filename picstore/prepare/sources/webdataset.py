@@ -64,9 +64,9 @@ def list_webdataset(
     """List the samples of a tar, of a folder's tars, or of tars named by braces (``train-{000..146}.tar``).
 
     A sample's image is its field ``image_field``, by default its first image. Further images, fields ``.bin`` and those
-    in ``maps`` become attachments; that of ``seg.png`` is called ``seg``. The label is ``cls``, or else ``label``,
-    ``class``, … of the JSON. If no sample has a label, the folders in the tars are classes. JSON objects and texts
-    become the extra; all other fields are skipped.
+    in ``maps`` become attachments; the field ``seg.png`` gives the attachment ``seg``. The label is ``cls``, or else
+    ``label``, ``class``, … of the JSON. If no sample has a label, the folders in the tars are classes. JSON objects and
+    texts become the extra; all other fields are skipped.
 
     If two fields of a sample have equal names, or names that differ only in case, each of its images becomes an input
     that fails.
