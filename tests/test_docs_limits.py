@@ -22,10 +22,10 @@ GENERATED = {"reference/commands.md", "examples/index.md"}  # by scripts/docs_ho
 # reader can do without belong in docs/archive, which has no limit.
 NEW = 1000  # of a page that is not in LIMITS
 LIMITS = {
-    "audit.md": 630,
+    "audit.md": 600,
     "benchmarks.md": 2100,
     "cli.md": 2480,
-    "comparison.md": 1200,
+    "comparison.md": 1150,
     "compatibility.md": 670,
     "convert.md": 810,
     "decisions.md": 940,
@@ -43,9 +43,9 @@ LIMITS = {
     "index.md": 315,
     "large-images.md": 548,
     "loops.md": 750,
-    "map.md": 660,
-    "maps.md": 790,
-    "migrate.md": 830,
+    "map.md": 627,
+    "maps.md": 757,
+    "migrate.md": 786,
     "mixing.md": 660,
     "objects.md": 1110,
     "order-batches.md": 620,
@@ -65,7 +65,7 @@ LIMITS = {
     "training.md": 1170,
     "transforms.md": 1170,
     "tutorial.md": 740,
-    "view.md": 1120,
+    "view.md": 1075,
 }
 TOTAL = 46_980
 
