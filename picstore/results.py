@@ -260,7 +260,8 @@ class InfoResult(Result):
         order: statistics of the records' stored order; None for fewer than two records.
         sampled_containers: number of containers read for ``order`` and ``histograms``: all or 1,000.
         counts_kept: whether counts by class are stored in the dataset; if not, this call counted the records.
-        histograms: histograms of ``label``, ``width``, ``height`` and ``bytes``.
+        histograms: histograms of ``label``, ``width``, ``height`` and ``bytes``; each has ``counts``, and either the
+            ``edges`` of the counted bins, or the counted ``values`` and their ``names``.
         croissant: Croissant metadata file that was written; None if not requested.
     """
 
