@@ -22,10 +22,10 @@ GENERATED = {"reference/commands.md", "examples/index.md"}  # by scripts/docs_ho
 # reader can do without belong in docs/archive, which has no limit.
 NEW = 1000  # of a page that is not in LIMITS
 LIMITS = {
-    "audit.md": 600,
+    "audit.md": 610,
     "benchmarks.md": 2110,
     "cli.md": 2375,
-    "comparison.md": 1150,
+    "comparison.md": 1160,
     "compatibility.md": 640,
     "convert.md": 820,
     "decisions.md": 950,
@@ -43,9 +43,9 @@ LIMITS = {
     "index.md": 325,
     "large-images.md": 558,
     "loops.md": 700,
-    "map.md": 627,
-    "maps.md": 757,
-    "migrate.md": 786,
+    "map.md": 635,
+    "maps.md": 767,
+    "migrate.md": 796,
     "mixing.md": 648,
     "objects.md": 1065,
     "order-batches.md": 580,
@@ -65,7 +65,7 @@ LIMITS = {
     "training.md": 1180,
     "transforms.md": 1180,
     "tutorial.md": 700,
-    "view.md": 1075,
+    "view.md": 1085,
 }
 TOTAL = 46_980
 
