@@ -123,6 +123,8 @@ class Writer:
             held.enter_context(resumable_job.hold_job(self._root, resumable_job.new_job(**begun)))
             resumable_job.require_free(self._root)
             self._held = held.pop_all()
+        # Release the lock at the interpreter's end at the latest, before the modules that this needs are emptied.
+        weakref.finalize(self, self._held.close)
 
     def add(
         self,

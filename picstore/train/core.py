@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import torch
@@ -23,6 +23,7 @@ from picstore.train.order.requests import Order, TrainingSource
 from picstore.train.order.shared_array import SharedIntegers
 from picstore.train.order.spans import Span
 from picstore.train.order.state_checks import Position, check_position, read_lanes
+from picstore.train.pipeline.own_threads import end_at_exit
 from picstore.train.pipeline.runner import OwnProcesses, PipelineRunner, Remote, refuse_workers
 from picstore.train.pipeline.stats import Stats
 from picstore.train.transforms.arguments import checked_integer
@@ -207,7 +208,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         worker = Worker.current()
         # A DataLoader's worker begins its epoch here, not at the first request for a batch, because a worker that ends
         # before such a request would be an epoch behind the other workers in the next iteration.
-        return self._iterate(worker, self._cursor.start_iteration(worker) if worker.count else None)
+        return end_at_exit(self._iterate(worker, self._cursor.start_iteration(worker) if worker.count else None))
 
     def __getitem__(self, index: Any) -> NoReturn:
         """Raise UsageError, because a loader has no items; the message names alternatives."""
@@ -312,7 +313,7 @@ class BatchLoader(Constructed, IterableDataset[Batch], Generic[OrderT]):
         self._lanes.values[0] = order.lanes
         self._cursor.load(*position)
 
-    def _iterate(self, worker: Worker, position: tuple[int, int] | None) -> Iterator[Batch]:
+    def _iterate(self, worker: Worker, position: tuple[int, int] | None) -> Generator[Batch, None, None]:
         """Yield batches from ``position`` on or, if it is None, from the position at the time of the first request."""
         yield from self._batches(*(position or self._cursor.start_iteration(worker)), worker)
 

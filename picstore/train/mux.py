@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -137,7 +137,7 @@ class DataMux(BatchLoader[MuxOrder]):
             raise TypeError("a DataMux without epoch_batches has no length")
         return self._order.epoch_batches
 
-    def _iterate(self, worker: Worker, position: tuple[int, int] | None) -> Iterator[Batch]:
+    def _iterate(self, worker: Worker, position: tuple[int, int] | None) -> Generator[Batch, None, None]:
         self._end_samples()
         epoch, first = position or self._cursor.start_iteration(worker)
         if self._read:  # Skip the rest of a batch that ``read`` has begun.

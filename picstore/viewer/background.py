@@ -43,9 +43,18 @@ def start_thread(run: Callable[[], object]) -> None:
 
     Without the wait, Python would end the thread within C++ code such as LLVM, which aborts the process.
     """
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=_run_until_exit, args=(run,), daemon=True)
     _threads.add(thread)
     thread.start()
+
+
+def _run_until_exit(run: Callable[[], object]) -> None:
+    try:
+        run()
+    except RuntimeError:
+        # Once the main thread has ended, executors take no work and threads cannot start; nobody needs the work then.
+        if threading.main_thread().is_alive():
+            raise
 
 
 @atexit.register

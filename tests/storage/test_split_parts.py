@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,8 +91,8 @@ def test_appending_to_a_data_set_moves_no_record_to_another_part(make_dataset: M
         assert {id_ for id_ in part.ids.tolist() if id_ < 30} == ids
 
 
-@pytest.mark.parametrize("fractions", [(), (0.0,), (-0.1,), (1.5,), (0.6, 0.6), (math.nan,)])
-def test_fractions_that_make_no_parts_are_refused(fractions: tuple[float, ...]) -> None:
+@pytest.mark.parametrize("fractions", [(), (0.0,), (-0.1,), (1.5,), (0.6, 0.6), (math.nan,), ({"a": 0.5},), ("0.5",)])
+def test_fractions_that_make_no_parts_are_refused(fractions: tuple[Any, ...]) -> None:
     with pytest.raises(UsageError, match="fractions"):
         split_bounds(fractions)
 

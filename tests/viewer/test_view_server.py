@@ -390,3 +390,13 @@ def test_a_program_that_ends_waits_for_a_thread_of_the_viewer() -> None:
         from picstore.viewer.background import ending, start_thread
         start_thread(lambda: (ending.wait(), time.sleep(0.1), print("ended")))"""
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"ended\n"
+
+
+def test_work_of_the_viewer_that_a_programs_end_refuses_says_nothing() -> None:
+    program = """if True:
+        import threading
+        from concurrent.futures import ThreadPoolExecutor
+        from picstore.viewer.background import start_thread
+        start_thread(lambda: (threading.main_thread().join(), ThreadPoolExecutor().submit(print)))"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("", "")

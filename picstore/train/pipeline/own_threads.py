@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -234,6 +234,7 @@ class Closables:
 _IDLE_SECONDS = 2.0
 
 _open = Closables()
+_iterations: weakref.WeakSet[Generator[object, None, None]] = weakref.WeakSet()
 _exiting = threading.Event()
 
 
@@ -242,6 +243,15 @@ def close_at_exit(closable: Closable) -> None:
     _open.add(closable)
     wait_for_exit()
     _garbage.start()
+
+
+def end_at_exit(iteration: Generator[R, None, None]) -> Generator[R, None, None]:
+    """Close a suspended generator when the interpreter ends, before its modules are emptied; return the generator.
+
+    Otherwise the ``finally`` clauses of a generator that a script leaves open run when the modules' names are None.
+    """
+    _iterations.add(iteration)
+    return iteration
 
 
 class _Garbage:
@@ -325,6 +335,9 @@ def wait_for_exit() -> None:
 def _close_all() -> None:
     """End all threads before the interpreter does, because ending a thread inside C++ aborts the process."""
     _exiting.set()
+    for iteration in list(_iterations):
+        with contextlib.suppress(ValueError):  # A daemon thread is inside the generator, and ends with the process.
+            iteration.close()
     _garbage.call_all()
     for closable in _open:
         closable.close()
