@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from numbers import Real
 
 import numpy as np
 
@@ -24,7 +23,7 @@ def split_bounds(fractions: Sequence[float]) -> F64:
     Raise UsageError if a fraction is not in (0, 1], or the fractions sum to more than 1.
     """
     if not 1 <= len(fractions) < _MAX_PARTS or not all(
-        isinstance(fraction, Real) and 0 < fraction <= 1 for fraction in fractions
+        isinstance(fraction, (int, float, np.number)) and 0 < fraction <= 1 for fraction in fractions
     ):
         raise UsageError(f"the fractions are {fractions}; give 1 to {_MAX_PARTS - 1} numbers from 0 to 1")
     total = math.fsum(fractions)
