@@ -24,7 +24,7 @@ NEW = 1000  # of a page that is not in LIMITS
 LIMITS = {
     "audit.md": 610,
     "benchmarks.md": 2110,
-    "cli.md": 2385,
+    "cli.md": 2400,
     "comparison.md": 1160,
     "compatibility.md": 650,
     "convert.md": 820,
@@ -34,10 +34,10 @@ LIMITS = {
     "distributed.md": 932,
     "editing.md": 1020,
     "environment.md": 790,
-    "format.md": 4410,
+    "format.md": 4420,
     "formats.md": 2000,
-    "frameworks.md": 1115,
-    "gpu.md": 740,
+    "frameworks.md": 1120,
+    "gpu.md": 750,
     "imagenet.md": 310,
     "index-in-place.md": 760,
     "index.md": 325,
@@ -67,7 +67,7 @@ LIMITS = {
     "tutorial.md": 710,
     "view.md": 1085,
 }
-TOTAL = 46_980
+TOTAL = 45_500
 
 
 class Nav(yaml.SafeLoader):  # type: ignore[misc]

@@ -90,8 +90,8 @@ class Loader(BatchLoader[DatasetOrder | BucketOrder]):
         shuffle: True yields a new order in each epoch. False yields the records of each lane in the stored order;
             ``lanes`` is then the world size by default, so that each rank reads one contiguous range.
         seed: random seed of the order and of the transforms.
-        drop_last: True drops an epoch's last records if they do not fill a global batch. False yields every undamaged
-            record exactly once; the last two batches may then be smaller, but are never empty.
+        drop_last: True drops an epoch's last records if they do not fill a global batch. False yields every record
+            exactly once if none is damaged; the last two batches may then be smaller, but are never empty.
         device: device of the batches. A GPU also decodes and augments them.
         threads: number of decoding threads; by default one per core, divided among a DataLoader's workers.
         rank, world_size: rank of this process, and number of ranks that share each global batch; by default those of
