@@ -24,11 +24,11 @@ PHOTOGRAPHS = {
     "textures": ("brick.png", "grass.png", "gravel.png"),
 }
 NEXT = """
-All of this was done by commands that you can run on pictures of your own, one sub-folder for each class:
+You can run these commands on pictures of your own, in one sub-folder for each class:
 
   source .venv/bin/activate               # has the command picstore
   picstore convert PICTURES train         # then shuffle train, as above
-  picstore view {shuffled}      # the images, what transforms make of them, the batches of a training
+  picstore view {shuffled}   # the images, what transforms make of them, the batches of a training
 
 Read docs/tutorial.md next: from your pictures to a training that resumes.
 """
@@ -116,8 +116,8 @@ def main() -> None:
         print(f"  epoch {epoch}: {count} images" + (f", {timed / (now - start):,.0f} images/s" if timed else ""))
         start = now
     if whole < images:
-        rest = f"{images - whole} of {images} images fill no batch of {batch_size} and are left out of an epoch"
-        print(f"  {rest}, others in each; drop_last=False gives them too")
+        rest = f"{images - whole} of {images} images do not fill a batch of {batch_size}"
+        print(f"  {rest}; each epoch leaves out others, and drop_last=False yields them too")
     if batch is not None:
         contact_sheet(batch, WORK / "batch.png")
         print(f"\nOne augmented batch: {WORK / 'batch.png'}")
