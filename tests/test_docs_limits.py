@@ -54,7 +54,7 @@ LIMITS = {
     "reference/loader.md": 1200,
     "reference/python.md": 480,
     "reference/transforms.md": 1220,
-    "reliability.md": 840,
+    "reliability.md": 850,
     "remote-workers.md": 650,
     "sampling.md": 934,
     "scale.md": 815,
