@@ -53,7 +53,7 @@ LIMITS = {
     "performance.md": 610,
     "reference/loader.md": 1200,
     "reference/python.md": 480,
-    "reference/transforms.md": 1220,
+    "reference/transforms.md": 1223,
     "reliability.md": 850,
     "remote-workers.md": 650,
     "sampling.md": 934,
