@@ -152,6 +152,8 @@ ENDS = {
 
 
 DAEMONS = [("three loaders in daemon threads", False), ("a daemon thread collects a loader in a cycle", False)]
+# Of a process, other ends show what becomes of it; with threads, these do.
+ISOLATED = [("the script ends with an iterator in a cycle", True), ("sys.exit in the loop", True)]
 
 
 @pytest.mark.slow
@@ -159,7 +161,10 @@ DAEMONS = [("three loaders in daemon threads", False), ("a daemon thread collect
     ("end", "isolate"),
     [
         # Daemon threads need a new Python, 2 to 4 s of a core.
-        pytest.param(*case, marks=pytest.mark.nightly if "daemon" in case[0] and case not in DAEMONS else ())
+        pytest.param(
+            *case,
+            marks=pytest.mark.nightly if case in ISOLATED or ("daemon" in case[0] and case not in DAEMONS) else (),
+        )
         for case in product(ENDS, [False, True])
     ],
 )
