@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from samples import picture
 from starlette.testclient import TestClient
 from view_page import BASE, TOKEN, make_annotated
 
@@ -31,6 +32,16 @@ def annotated(_annotated: Path, tmp_path: Path) -> Path:
 def dataset(_annotated: Path) -> picstore.Dataset:
     """The dataset of :func:`make_annotated`, not to be changed."""
     return picstore.Dataset(_annotated)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> picstore.Dataset:
+    """Three images of the annotated dataset, one of them in another class, beside a new one."""
+    with picstore.Writer(tmp_path / "other", classes=["Sea lion", "cat", "bird"]) as writer:
+        for number, label in ((0, 1), (3, 0), (6, 1), (99, 2)):
+            image = picture(number, width=160 + 8 * number, height=120 + 4 * (number % 5))
+            writer.add(image, label=label)
+    return picstore.Dataset(tmp_path / "other")
 
 
 @pytest.fixture(scope="session")

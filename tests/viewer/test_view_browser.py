@@ -350,17 +350,6 @@ def test_the_state_of_a_loader_is_taken_as_python_prints_it(page: Any, dataset: 
     assert shown == seen
 
 
-def test_on_a_phone_pictures_come_before_forms(window: Any, address: str) -> None:
-    window.set_viewport_size({"width": 390, "height": 844})
-    for place in ("#recipe?position=2&recipe=mae", "#replay?recipe=mae&batch_size=8", "#health"):
-        window.goto("about:blank")
-        window.goto(f"{address}{place}")
-        window.wait_for_selector(".results")
-        settled(window)
-        top = "(e) => e.getBoundingClientRect().top"
-        assert window.eval_on_selector(".results", top) < window.eval_on_selector(".panel", top), place
-
-
 def test_a_dataset_is_verified_and_its_files_turn_sound(page: Any, dataset: picstore.Dataset) -> None:
     go(page, "#health")
     files = len(dataset.manifest.files)
@@ -385,7 +374,8 @@ def test_every_control_has_a_name_and_every_text_enough_contrast(window: Any, ad
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_narrow_window_needs_no_sideways_scrolling(window: Any, address: str, place: str) -> None:
+def test_a_narrow_window_scrolls_down_only_and_forms_follow_pictures(window: Any, address: str, place: str) -> None:
+    top = "e => e.getBoundingClientRect().top"
     for width in (360, 700):
         window.set_viewport_size({"width": width, "height": 700})
         window.goto("about:blank")
@@ -398,6 +388,9 @@ def test_a_narrow_window_needs_no_sideways_scrolling(window: Any, address: str, 
             assert window.locator(".panel").is_visible()
         elif place.startswith("#image"):
             assert window.locator(".stage").bounding_box()["height"] > 100
+        else:
+            window.wait_for_selector(".results")
+            assert window.eval_on_selector(".results", top) < window.eval_on_selector(".panel", top)
 
 
 def test_while_kernels_are_compiled_the_page_says_so(page: Any, address: str) -> None:
@@ -413,3 +406,38 @@ def test_while_kernels_are_compiled_the_page_says_so(page: Any, address: str) ->
             route.continue_()
         held.clear()
         expect(compiling).to_be_hidden()
+
+
+@pytest.fixture
+def page_of_two(browser: Any, dataset: picstore.Dataset, other: picstore.Dataset) -> Iterator[Any]:
+    """A window at the page of both, in which nothing may fail."""
+    with serving(dataset.path, other.path) as address:
+        context = browser.new_context(viewport={"width": 1280, "height": 800})
+        page, problems = context.new_page(), []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.goto(address)
+        yield page
+        context.close()
+        assert problems == []
+
+
+def test_the_browser_shows_both_and_leads_to_the_images_of_each(page_of_two: Any) -> None:
+    page = page_of_two
+    page.locator(".pair-chart").nth(5).wait_for()
+    page.wait_for_selector(".classes table")
+    assert "2 classes in both" in page.inner_text(".classes")
+    page.get_by_role("button", name="Look for shared images").click()
+    page.locator(".pair-cell").nth(2).wait_for()
+    assert "3 images" in page.inner_text(".panel") and page.locator(".pair-cell.differs").count() == 1
+    for scheme, width in (("light", 1280), ("dark", 390)):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate(UNNAMED) == [] and page.evaluate(FAINT) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.locator(".pair-cell a").nth(1).click()
+    page.wait_for_selector(".stage")
+    assert "/other/" in page.url and page.inner_text("h1") == "other"
+    page.get_by_role("link", name="annotated").click()
+    page.wait_for_selector(".pair-chart")
+    assert page.inner_text("h1") == "annotated"

@@ -1,32 +1,20 @@
-"""Two datasets on the page: the answers, the other one's own page below it, and the page in a browser."""
+"""Two datasets on the page: the answers, and the other one's own page below it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from samples import picture
 from starlette.testclient import TestClient
-from view_page import BASE, CLASSES, COUNT, FAINT, TOKEN, UNNAMED, serving
+from view_page import BASE, CLASSES, COUNT, TOKEN
 
 import picstore
 from picstore.viewer import comparison
 from picstore.viewer.records import Records
 from picstore.viewer.server import make_app
 from picstore.viewer.session import Session
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> picstore.Dataset:
-    """Three images of the annotated dataset, one of them in another class, beside a new one."""
-    with picstore.Writer(tmp_path / "other", classes=["Sea lion", "cat", "bird"]) as writer:
-        for number, label in ((0, 1), (3, 0), (6, 1), (99, 2)):
-            image = picture(number, width=160 + 8 * number, height=120 + 4 * (number % 5))
-            writer.add(image, label=label)
-    return picstore.Dataset(tmp_path / "other")
 
 
 @pytest.fixture
@@ -99,38 +87,3 @@ def test_without_another_dataset_there_is_nothing_to_compare(
         answer = client.get(f"/api/compare/{path}")
         assert answer.status_code == 400 and "DATASET OTHER" in answer.json()["error"]
     assert client.get("/other/").status_code == 404
-
-
-@pytest.fixture
-def page(browser: Any, dataset: picstore.Dataset, other: picstore.Dataset) -> Iterator[Any]:
-    """A window at the page of both, in which nothing may fail."""
-    with serving(dataset.path, other.path) as address:
-        context = browser.new_context(viewport={"width": 1280, "height": 800})
-        page, problems = context.new_page(), []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        page.goto(address)
-        yield page
-        context.close()
-        assert problems == []
-
-
-@pytest.mark.slow
-def test_the_browser_shows_both_and_leads_to_the_images_of_each(page: Any) -> None:
-    page.locator(".pair-chart").nth(5).wait_for()
-    page.wait_for_selector(".classes table")
-    assert "2 classes in both" in page.inner_text(".classes")
-    page.get_by_role("button", name="Look for shared images").click()
-    page.locator(".pair-cell").nth(2).wait_for()
-    assert "3 images" in page.inner_text(".panel") and page.locator(".pair-cell.differs").count() == 1
-    for scheme, width in (("light", 1280), ("dark", 390)):
-        page.emulate_media(color_scheme=scheme)
-        page.set_viewport_size({"width": width, "height": 800})
-        assert page.evaluate(UNNAMED) == [] and page.evaluate(FAINT) == []
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.locator(".pair-cell a").nth(1).click()
-    page.wait_for_selector(".stage")
-    assert "/other/" in page.url and page.inner_text("h1") == "other"
-    page.get_by_role("link", name="annotated").click()
-    page.wait_for_selector(".pair-chart")
-    assert page.inner_text("h1") == "annotated"

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -270,7 +271,7 @@ def test_a_signal_ends_the_command_at_once_also_while_a_condition_runs(tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
 def test_a_signal_ends_the_command_while_an_image_is_decoded_without_end(tmp_path: Path, number: int) -> None:
     index = index_endless_image(tmp_path)
     with started(index) as (process, address), ThreadPoolExecutor(3) as threads:
@@ -283,8 +284,14 @@ def test_a_signal_ends_the_command_while_an_image_is_decoded_without_end(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("asked", [0, 16])
+@pytest.mark.parametrize(
+    ("number", "asked"),
+    slow_except(
+        [(signal.SIGINT, 0), (signal.SIGTERM, 16), (signal.SIGINT, 16)],
+        product([signal.SIGTERM, signal.SIGINT], [0, 16]),  # SIGTERM in idle: the test below
+        mark=pytest.mark.nightly,
+    ),
+)
 def test_a_signal_ends_the_command_at_once_idle_and_with_thumbnails(
     dataset: picstore.Dataset, number: int, asked: int
 ) -> None:
