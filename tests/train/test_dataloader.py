@@ -254,7 +254,10 @@ def stateful(dataset: Any, workers: int) -> Any:
 
 @pytest.mark.parametrize(
     ("workers", "taken"),
-    slow_except([(0, 9)], [(0, 9), *product([0, 1, 2], [1, 10, 11])]),
+    [
+        *slow_except([(0, 9)], [(0, 9), *product([0, 2], [1, 10, 11]), (1, 11)]),
+        *(pytest.param(1, taken, marks=pytest.mark.nightly) for taken in (1, 10)),
+    ],
 )
 def test_a_stateful_data_loader_goes_on_with_the_following_batch(make_dataset: Make, workers: int, taken: int) -> None:
     path = make_dataset(90)

@@ -148,5 +148,5 @@ def test_a_server_killed_under_convert_changes_no_byte(
         convert(open_source(source), f"{out}-resumed", options)
     assert port.kills == 2
     port.start()
-    picstore_command("convert", source, f"{out}-resumed", *OPTIONS, "--resume", process=True)
+    convert(open_source(source), f"{out}-resumed", options, resume=True)
     assert contents(locate(f"{out}-resumed")) == whole
