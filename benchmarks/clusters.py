@@ -15,6 +15,7 @@ _ATTEMPTS = 4  # Ray gives parts of a node 15 s to start, which is too little wh
 # Without processes of a head that nothing here needs: each takes 1.5 s of a core to start.
 _HEAD = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
 _ROOT = Path(__file__).resolve().parents[1]
+_LEFT_OUT = Path(__file__).resolve().parent / "left_out"  # modules that cannot be imported from there
 
 
 class SimulatedCluster:
@@ -76,6 +77,16 @@ class SimulatedCluster:
         return self._cluster.add_node(**options)
 
 
+@contextlib.contextmanager
+def _left_out() -> Iterator[None]:
+    """Import in the block as the nodes' processes do."""
+    sys.path.insert(0, str(_LEFT_OUT))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(_LEFT_OUT))
+
+
 def _raylets(node: Any) -> list[Any]:
     return [process for name, processes in node.all_processes.items() if name == "raylet" for process in processes]
 
@@ -86,13 +97,14 @@ def simulated_cluster(**options: Any) -> Iterator[SimulatedCluster]:
     environment = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, sys.path)]),  # of the nodes' workers
+        "PYTHONPATH": os.pathsep.join([str(_LEFT_OUT), str(_ROOT), *filter(None, sys.path)]),  # of the nodes' processes
     }
     before = {name: os.environ.get(name) for name in (*environment, "RAY_ADDRESS")}
     os.environ.update(environment)
     cluster = None
     try:
-        cluster = SimulatedCluster(**options)
+        with _left_out():
+            cluster = SimulatedCluster(**options)
         os.environ["RAY_ADDRESS"] = cluster.address
         yield cluster
     finally:

@@ -26,7 +26,7 @@ from samples import jpeg
 
 import picstore
 from benchmarks.clusters import SimulatedCluster, simulated_cluster
-from picstore.errors import Corrupt, PicstoreError, Unfinished, install_command
+from picstore.errors import Corrupt, PicstoreError, Unfinished
 from picstore.prepare.convert.conversion_job import ConvertOptions, convert
 from picstore.prepare.convert.merge_shards import merge
 from picstore.prepare.convert.row_division import DatasetShape, Shard
@@ -311,13 +311,17 @@ def test_a_conversion_that_loses_a_node_writes_the_bytes_of_one_machine(
 
 
 @pytest.mark.slow
-def test_errors_of_tasks_arrive_and_a_worker_that_is_lost_each_time_is_one(nodes: Any) -> None:
+def test_errors_of_tasks_arrive_and_a_worker_that_is_lost_each_time_is_one(
+    nodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker takes a second to start, so a task gets two here; without a cluster, the test above counts all four."""
+    monkeypatch.setattr(ray, "MAX_ATTEMPTS", 2)
     _, crew = nodes
     with pytest.raises(Corrupt, match="somewhere at byte 7: task 1"):
         list(crew.run(engine_tasks.raise_damage, deque([1])))
     with pytest.raises(PicstoreError, match=r"failed on the cluster: AttributeError\('a bug'\)"):
         list(crew.run(engine_tasks.fail_by_a_bug, deque([1])))
-    with pytest.raises(PicstoreError, match="lost its worker 4 times, last by WorkerCrashedError"):
+    with pytest.raises(PicstoreError, match="lost its worker 2 times, last by WorkerCrashedError"):
         list(crew.run(engine_tasks.lose_the_worker, deque([1])))
 
 
@@ -399,17 +403,3 @@ def test_a_cluster_that_is_started_here_listens_on_loopback_alone(tmp_path: Path
     assert len(addresses) >= 4  # of the program, the head and the node
     # 127.0.0.1, also as an IPv6 address.
     assert set(addresses) <= {"0100007F", "0000000000000000FFFF00000100007F"}
-
-
-@pytest.mark.slow
-def test_without_ray_the_command_line_says_what_to_install(source: Path, tmp_path: Path) -> None:
-    code = f"""
-import sys
-sys.modules["ray"] = None  # as if it were not installed
-sys.argv = ["picstore", "convert", {str(source)!r}, {str(tmp_path / "train")!r}, "--engine", "ray"]
-from picstore.cli import main
-main()
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 4
-    assert said(done) == [f"picstore: --engine ray needs Ray: {install_command('ray')}"]
