@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from picstore.display.terminal import ascii_json, say
-from picstore.errors import counted
+from picstore.errors import UsageError, counted
 from picstore.results import ProgressReport
 
 INTERVAL = 60.0  # Seconds between two lines of progress.
@@ -73,7 +73,11 @@ def open_display(verb: str, progress: ProgressOption, *, as_json: bool = False) 
         return Bar(verb) if has_bar() else Lines(verb, as_json=as_json)
     if progress is False:
         return nullcontext(Silence())
-    return nullcontext(progress if isinstance(progress, Display) else Callback(verb, progress))
+    if isinstance(progress, Display):
+        return nullcontext(progress)
+    if not callable(progress):
+        raise UsageError(f"progress is {progress!r}; give True, False, or a function that takes a report")
+    return nullcontext(Callback(verb, progress))
 
 
 def has_bar() -> bool:

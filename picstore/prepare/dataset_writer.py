@@ -28,6 +28,7 @@ from picstore.prepare.image.map_requests import parse_requests
 from picstore.prepare.image.read_map import as_values, make_map, read_values
 from picstore.prepare.image.targets_and_masks import map_targets, move_attachment
 from picstore.prepare.image.training_jpeg import make_training_jpeg
+from picstore.storage.class_names import checked_names
 from picstore.storage.format.container_index import FileSummary
 from picstore.storage.format.maps import PREFIX, MapSpec
 from picstore.storage.format.record import Record
@@ -86,15 +87,13 @@ class Writer:
         **encode: Unpack[EncodeOptions],
     ) -> None:
         self._root = locate_writable(path)
-        self._classes = tuple(classes)
+        self._classes = checked_names(classes, "classes")
         self._requests = {PREFIX + each.name: each for each in parse_requests(maps)}
         if any(each.files for each in self._requests.values()):
             raise UsageError(f"maps {list(maps)!r} name files; leave them out, and give each map to add(attachments=…)")
         self._specs: dict[str, MapSpec] = {}
         self._specs_lock = threading.Lock()
-        self._fields = tuple(dict.fromkeys((*attachments, *self._requests)))
-        if not all(isinstance(name, str) for name in (*self._classes, *self._fields)):
-            raise UsageError("the names of classes and attachments must be texts")
+        self._fields = tuple(dict.fromkeys((*checked_names(attachments, "attachments"), *self._requests)))
         self._encode = EncodeSettings.from_json({**encode})
         if self._encode.encoder == "mozjpeg":
             require_mozjpeg()
@@ -250,7 +249,10 @@ class Writer:
             if self._classes.count(label) > 1:
                 raise UsageError(f"label is {label!r}, which is the name of several classes; give the number of one")
             return self._classes.index(label)
-        number = operator.index(label)
+        try:
+            number = operator.index(label)
+        except TypeError:
+            raise UsageError(f"label is {reprlib.repr(label)}; give an integer, or the name of a class") from None
         if self._classes and not -1 <= number < len(self._classes):
             raise UsageError(f"label {number} is no class; give 0 to {len(self._classes) - 1}, or -1 for unknown")
         return number

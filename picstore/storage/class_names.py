@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from picstore.errors import UsageError
 
 _QUOTE = '"'
+
+
+def checked_names(value: Any, argument: str) -> tuple[str, ...]:
+    """Return a list of names as a tuple; raise UsageError, which names the argument, for anything else.
+
+    A single string is refused, because Python would take it as the list of its letters.
+    """
+    if isinstance(value, str):
+        raise UsageError(f"{argument} is {value!r}; give a list: [{value!r}]")
+    given = tuple(value) if isinstance(value, Iterable) else (None,)
+    if not all(isinstance(each, str) for each in given):
+        raise UsageError(f"{argument} is {reprlib.repr(value)}; give a list of names")
+    return given
 
 
 class JoinedNames:

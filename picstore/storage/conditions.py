@@ -154,7 +154,7 @@ class Condition:
         if kind == "FUNCTION":
             name = node["function_name"].lower()
             if name not in _FUNCTIONS or node["catalog"]:
-                self._refuse(f"the function {name!r} is not allowed; docs/sampling.md lists the functions")
+                self._refuse(f"the function {name!r} is not allowed; docs/sampling.md leads to the list of functions")
             # DuckDB parses ``caption.lower()`` as the function ``lower`` in the schema "caption", so a schema is really
             # a column's name. Only "main" is not: DuckDB 1 states it where its parser turns other syntax into a
             # function.
@@ -165,7 +165,7 @@ class Condition:
         elif kind in ("CAST", "TYPE"):
             for name in _type_names(node):
                 if name.lower() not in _TYPES:
-                    self._refuse(f"the type {name} is not allowed; docs/sampling.md lists the types")
+                    self._refuse(f"the type {name} is not allowed; docs/sampling.md leads to the list of types")
 
     def _use(self, path: list[str]) -> None:
         (*qualified, name) = path

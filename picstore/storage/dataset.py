@@ -16,6 +16,7 @@ import numpy.typing as npt
 from picstore.arrays import I64, U8, Array, Bools, Table
 from picstore.errors import Corrupt, Damage, NotADataset, UnsupportedVersion, UsageError, counted
 from picstore.storage.cache import DEFAULT_LIMIT, Cache
+from picstore.storage.class_names import checked_names
 from picstore.storage.dataset_reader import ContainerReader
 from picstore.storage.edits.columns import LABEL, Column, FileBytes
 from picstore.storage.edits.edit_entries import Edits
@@ -388,6 +389,8 @@ class Dataset(Sequence[Record]):
         with the same name differ in kind or shape, or if an id would need more than 63 bits.
         """
         datasets = (self, *others)
+        if wrong := [each for each in others if not isinstance(each, Dataset)]:
+            raise UsageError(f"concat takes open datasets, not {wrong[0]!r}; open it by picstore.Dataset(...)")
         manifests = [each.manifest for each in datasets]
         shifts = align(manifests, [each._find_ids_end() for each in datasets], [str(each.path) for each in datasets])
         joined = Dataset.__new__(Dataset)
@@ -421,12 +424,14 @@ class Dataset(Sequence[Record]):
             keep: whether records without a new value keep the value that a column of the same name already has. By
                 default True if ``ids`` are given or this is a selection, else False.
         """
-        chosen = self.ids if ids is None else np.asarray(ids, dtype=np.int64)
+        if not isinstance(columns, Mapping):
+            raise UsageError(f"with_columns takes values by column name, such as {{'caption': [...]}}, not {columns!r}")
+        chosen = self.ids if ids is None else integers(ids, "ids")
         if ids is not None:
             self.containers.positions(chosen)
         if len(np.unique(chosen)) != len(chosen) or (len(chosen) and chosen.min() < 0):
             raise UsageError(f"{self.path}: an id occurs twice, or an index entry is damaged; give ids, each once")
-        names = self.manifest.classes if classes is None else tuple(classes)
+        names = self.manifest.classes if classes is None else checked_names(classes, "classes")
         if taken := set(columns) & set(self.manifest.attachments):
             raise UsageError(f"{self.path} has an attachment called {min(taken)!r}; give the column another name")
         if taken := set(columns) & set(FACTS.names or ()) - {LABEL, *self.columns}:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
@@ -189,6 +190,8 @@ class RecordTable:
         """
         if isinstance(condition, str):
             condition = self.condition(condition)
+        if not isinstance(condition, Condition):
+            raise UsageError(f"the condition is {reprlib.repr(condition)}; give a text, such as \"label = 'cat'\"")
         # Convert only the columns that the condition uses; others, such as embeddings, may be large. A condition
         # without columns gets the ids, because it needs the number of rows.
         return condition.mark(self.to_arrow(condition.columns or ["id"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -19,6 +19,7 @@ from picstore.errors import UsageError, missing_extra
 from picstore.storage.format.maps import PREFIX as MAP_PREFIX
 from picstore.storage.format.record import Record
 from picstore.train.batching.host_batch import map_images
+from picstore.train.transforms.arguments import checked_integer
 
 if TYPE_CHECKING:
     from picstore.display.figures import Figure
@@ -353,6 +354,10 @@ def patchify(
     Raises:
         UsageError: there are no images, a side is not a multiple of the patch, or no length is long enough.
     """
+    patch_size = checked_integer(patch_size, "patch_size", 1)
+    given = images if isinstance(images, Iterable) else [images]
+    if not all(isinstance(each, torch.Tensor) and each.ndim == 3 for each in given):
+        raise UsageError("patchify: the images are not tensors (3, H, W); give batch.images, or a list of such tensors")
     if not len(images) or any(side % patch_size for image in images for side in image.shape[1:]):
         shapes = [tuple(each.shape) for each in images]
         raise UsageError(f"patchify: images have shapes {shapes}; their sides must be multiples of {patch_size}")

@@ -8,7 +8,7 @@ import inspect
 import os
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypedDict, cast, get_origin, get_type_hints
@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from picstore.cores import count_cores
 from picstore.errors import UsageError
 from picstore.jpeg.reducing import check_reducing_gap
+from picstore.storage.class_names import checked_names
 from picstore.train.batching.spec import Collate
 from picstore.train.order.rank_shares import MAX_LANES
 from picstore.train.order.state_checks import MAX_POSITION
@@ -109,15 +110,6 @@ def _text(value: Any, name: str) -> str:
     return value
 
 
-def _names(value: Any, name: str) -> tuple[str, ...]:
-    if isinstance(value, str):
-        raise UsageError(f"{name} is {value!r}; give a list: [{value!r}]")
-    given = tuple(value) if isinstance(value, Iterable) else (None,)
-    if not all(isinstance(each, str) for each in given):
-        raise UsageError(f"{name} is {reprlib.repr(value)}; give a list of names")
-    return given
-
-
 def _device(value: Any, name: str) -> torch.device:
     try:
         device = torch.device(value)
@@ -150,7 +142,7 @@ class LoaderOptions(TypedDict, total=False):
     lanes: Annotated[int | None, _optional(_integer(1, MAX_LANES))]
     on_damage: Annotated[str, _one_of("skip", "raise")]
     budget: Annotated[int | None, _optional(_integer(1))]
-    targets: Annotated[Sequence[str], _names]
+    targets: Annotated[Sequence[str], checked_names]
     dtype: torch.dtype | None
     memory_format: torch.memory_format
     max_pixels: Annotated[int, _integer(1)]

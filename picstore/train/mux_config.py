@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import reprlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
@@ -81,6 +81,8 @@ def make_schedule(config: MuxConfig, given: Sequence[tuple[int, Counts]] | None 
     """Build a mux's schedule from its configuration or from ``given``; raise UsageError if a step or count is wrong."""
     names = [entry.name for entry in config.entries]
     steps, counts = [0], [[entry.count for entry in config.entries]]
+    if given is not None and not isinstance(given, Iterable):
+        raise UsageError(f"schedule is {given!r}; give a list of (step, counts)")
     for pair in config.schedule if given is None else given:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise UsageError(f"schedule has {pair!r}; give (step, counts)")

@@ -51,11 +51,11 @@ def dupes(
         MissingDependency, PicstoreError: Ray is not installed, or the cluster cannot be reached.
     """
     from picstore.prepare.upkeep.near_duplicates import MAX_DISTANCE, find_duplicates, hash_images, save_hashes
-    from picstore.storage.location.resolve import locate_writable
+    from picstore.storage.location.resolve import locate_output
 
     started = time.monotonic()
     require_range("distance", distance, 0, MAX_DISTANCE)
-    listed = None if ids is None else locate_writable(ids)
+    listed = None if ids is None else locate_output(ids)
     opened = open_dataset(dataset, root)
     against = open_other(other, other_root)
     with open_engine(engine, workers) as processes, open_display("dupes", progress) as display:

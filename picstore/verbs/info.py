@@ -56,4 +56,4 @@ def info(
             return found
         from picstore.prepare.exports.croissant import write_dataset_croissant
 
-        return replace(found, croissant=write_dataset_croissant(opened, os.fspath(croissant), display))
+        return replace(found, croissant=write_dataset_croissant(opened, croissant, display))

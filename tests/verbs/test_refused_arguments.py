@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from samples import picture
 
 import picstore
 from picstore.errors import PicstoreError, UsageError
@@ -130,3 +131,35 @@ def test_an_argument_that_would_have_no_effect_is_refused(make_dataset: Make, na
     call, message = ALONE[name]
     with pytest.raises(UsageError, match=message):
         call(make_dataset(8))
+
+
+# Calls with an argument of a wrong type, by what is wrong.
+untyped: Any = picstore
+WRONG_TYPES: dict[str, Callable[[Path, Path], Any]] = {
+    "classes of a Writer": lambda dataset, folder: untyped.Writer(folder / "out", classes="ab"),
+    "attachments of a Writer": lambda dataset, folder: untyped.Writer(folder / "out", attachments="mask"),
+    "maps of a Writer": lambda dataset, folder: untyped.Writer(folder / "out", maps=3),
+    "a label that is a fraction": lambda dataset, folder: untyped.Writer(folder / "out").add(picture(0), label=1.5),
+    "a label None": lambda dataset, folder: untyped.Writer(folder / "out").add(picture(0), label=None),
+    "classes beside columns": lambda dataset, folder: untyped.Dataset(dataset).with_columns({}, classes="ab"),
+    "columns": lambda dataset, folder: untyped.Dataset(dataset).with_columns(3),
+    "a column": lambda dataset, folder: untyped.Dataset(dataset).with_columns({"a": 3}),
+    "ids of a column": lambda dataset, folder: untyped.Dataset(dataset).with_columns({"a": [1]}, ids=[1.5]),
+    "a condition": lambda dataset, folder: untyped.Dataset(dataset).where(3),
+    "a dataset to join": lambda dataset, folder: untyped.Dataset(dataset).concat(str(dataset)),
+    "a schedule": lambda dataset, folder: untyped.DataMux([(untyped.Dataset(dataset), 0, 1)], schedule=5),
+    "progress": lambda dataset, folder: untyped.verify(dataset, progress=3),
+    "a path": lambda dataset, folder: untyped.export(dataset, 3, format="folder"),
+    "a state": lambda dataset, folder: untyped.audit(3, dataset),
+    "images to cut": lambda dataset, folder: untyped.patchify([5], 16),
+    "a patch": lambda dataset, folder: untyped.patchify([], 0),
+    "a folder for a file of ids": lambda dataset, folder: untyped.dupes(dataset, ids=folder),
+    "a folder for a Croissant file": lambda dataset, folder: untyped.info(dataset, croissant=folder),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TYPES)
+def test_an_argument_of_a_wrong_type_is_refused_by_a_message(make_dataset: Make, folder: Path, name: str) -> None:
+    dataset = make_dataset(6)
+    with pytest.raises(UsageError, match=r"; give|takes|needs"):
+        WRONG_TYPES[name](dataset, folder)

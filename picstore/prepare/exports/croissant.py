@@ -22,7 +22,7 @@ from picstore.storage.location.resolve import (
     Location,
     Where,
     file_name,
-    locate_writable,
+    locate_output,
     map_concurrently,
 )
 
@@ -74,7 +74,7 @@ def write_dataset_croissant(dataset: Dataset, out: Where, progress: Progress | N
     root, manifest = dataset.path, dataset.manifest
     if not isinstance(root, Location) or not dataset.is_saved or len(dataset) != manifest.images_left:
         raise UsageError(f"{root} is not a whole saved dataset; save the edits, or write them by `picstore shuffle`")
-    target, edits = locate_writable(out), manifest.edits or Edits()
+    target, edits = locate_output(out), manifest.edits or Edits()
     names = [MANIFEST, edits.index, *(file_name(each.stream, each.file) for each in manifest.files)]
     names += [each.file for each in edits.npy_files]
     names += [LEDGER] if (root / LEDGER).is_file() else []
@@ -116,9 +116,7 @@ def write_export_croissant(dataset: Dataset, folder: Location, form: str) -> Non
         held["containedIn"] = [{"@id": each} for each in inside]
     kinds = {"image": "sc:ImageObject", "label": "cr:Int64", "extra": "sc:Text"}
     fields = [_field(each, {"dataType": kinds[each]}, {**_SOURCE, **source}) for each, source in sources.items()]
-    _write(
-        locate_writable(str(folder / CROISSANT)), _document(dataset, name, [*list_files(folder, names), held], fields)
-    )
+    _write(locate_output(str(folder / CROISSANT)), _document(dataset, name, [*list_files(folder, names), held], fields))
 
 
 def list_files(

@@ -12,6 +12,7 @@ import numpy as np
 
 from picstore.arrays import Array
 from picstore.errors import UsageError
+from picstore.storage.class_names import checked_names
 from picstore.storage.format.maps import MapSpec
 
 _TEXT = re.compile(r"[^,=:]+")
@@ -81,9 +82,7 @@ def _parse_field(field: str, text: str) -> tuple[str, Any]:
 
 def parse_requests(texts: Any) -> list[MapRequest]:
     """Parse the argument ``maps`` of a conversion; raise UsageError if an item is malformed or a name occurs twice."""
-    if isinstance(texts, str):
-        raise UsageError(f"maps is the text {texts!r}; give a list of such texts")
-    requests = [MapRequest.parse(text) for text in texts]
+    requests = [MapRequest.parse(text) for text in checked_names(texts, "maps")]
     names = [each.name for each in requests]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"map {twice[0]!r} is given twice; leave one out")

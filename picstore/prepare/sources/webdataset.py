@@ -5,6 +5,7 @@ A member's key is its path up to the first dot in the file name; the rest is the
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections import Counter
@@ -266,10 +267,9 @@ def _has_pairs(tar: Location) -> bool:
 
     A single folder that has the tar's name does not count.
     """
-    try:
-        keys = [split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _PROBED_MEMBERS)]
-    except Damage:
-        return False
+    keys: list[str] = []
+    with contextlib.suppress(Damage):  # A tar that is cut has members before the cut.
+        keys.extend(split_name(member.name)[0] for member in itertools.islice(members_of(str(tar)), _PROBED_MEMBERS))
     folders = {key.rpartition("/")[0].rpartition("/")[2] for key in keys} - {"", "."}
     in_classes = bool(folders) and folders != {tar.name.removesuffix(".tar")}
     return in_classes or any(one == other for one, other in itertools.pairwise(keys))

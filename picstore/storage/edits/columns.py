@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -128,6 +128,8 @@ def make_column(name: str, ids: I64, given: Sequence[Any] | Array) -> tuple[Colu
     """
     if not name.isidentifier() or name in RESERVED:
         raise UsageError(f"a column cannot be called {name!r}; take a word such as 'caption'")
+    if not isinstance(given, Sized):
+        raise UsageError(f"the column {name!r} is {given!r}; give a list or an array, a value for each record")
     if len(given) != len(ids):
         values = f"{counted(len(given), 'value')} for {counted(len(ids), 'record')}"
         raise UsageError(f"the column {name!r} has {values}; give one for each")

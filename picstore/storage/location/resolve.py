@@ -79,8 +79,18 @@ def _match_url(path: str) -> re.Match[str] | None:
     return match if match and (match[1] in _SCHEMES or "://" in path) else None
 
 
+def locate_output(where: Where) -> WritableLocation:
+    """Return the location of a file to write; raise UsageError if it is a folder or cannot be written to."""
+    location = locate_writable(where)
+    if location.is_folder():
+        raise UsageError(f"{location} is a folder; give the name of a file")
+    return location
+
+
 def checked_path(where: str | os.PathLike[str]) -> Path:
     """Return a local path; raise UsageError if ``where`` is a URL, or has a character that no path can have."""
+    if not isinstance(where, (str, os.PathLike)):
+        raise UsageError(f"{reprlib.repr(where)} is not a path; give a text or a Path")
     path = Path(where)
     if _match_url(os.fspath(where)) is not None:
         raise UsageError(f"{redact(os.fspath(where))} is a URL; give a path of this machine")

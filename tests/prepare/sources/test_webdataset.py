@@ -62,6 +62,16 @@ def test_a_tar_cut_off_or_compressed_ends_in_an_input_that_says_so(tmp_path: Pat
     assert "unpack it" in packed.inputs[0].problem
 
 
+def test_a_folder_whose_tar_is_cut_off_near_its_start_is_a_webdataset(tmp_path: Path) -> None:
+    fields = [("jpg", JPEGS[0]), ("cls", b"1")]
+    tar = make_tar(tmp_path / "a.tar", [(f"{k}.{field}", data) for k in range(4) for field, data in fields])
+    begun = tar.read_bytes().index(b"2.jpg")
+    tar.write_bytes(tar.read_bytes()[: begun + 600])
+    listing = open_source(tmp_path)
+    assert listing.kind == "webdataset"
+    assert listing.inputs[0].label == 1
+
+
 def test_tars_without_pairs_stay_imagenet(tmp_path: Path) -> None:
     make_tar(tmp_path / "n01.tar", [("n01_1.JPEG", JPEGS[0]), ("n01_2.JPEG", JPEGS[1])])
     assert open_source(tmp_path).kind == "imagenet"
