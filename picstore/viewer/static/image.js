@@ -201,7 +201,7 @@ function recordFacts(details) {
     ["label", String(details.label)],
     ["size", `${details.width} × ${details.height}`],
     ["bytes", format.bytes(details.place.size)],
-    ["sampling", details.foreign ? "no JPEG" : details.sampling || "other"],
+    ["sampling", details.foreign ? "not stored" : details.sampling || "other"],
     tiles && ["tiles", `${tiles.columns} × ${tiles.rows} of ${tiles.width} × ${tiles.height}`],
     details.header_bytes ? ["headers", format.bytes(details.header_bytes)] : null,
     details.objects.count ? ["objects", format.count(details.objects.count)] : null,
