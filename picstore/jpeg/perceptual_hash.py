@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from picstore.arrays import F64, Array
+from picstore.arrays import F64, U8, Array
 from picstore.errors import ImageError
 from picstore.jpeg.bit_reader import BAD_CODE, PADDING, TOO_SHORT, refill, unstuff
 from picstore.jpeg.decoder import parse
@@ -44,10 +44,18 @@ def perceptual_hash(jpeg: bytes | memoryview) -> int:
         ImageError: the bytes are damaged or not a training JPEG.
     """
     dc, width, height = read_luma_dc(jpeg)
-    blocks: F64 = dc.astype(np.float64)
-    scale = 8
     if min(width, height) < _MIN_SIDE:
-        blocks, scale = decode(jpeg) @ _LUMA, 1
+        return hash_pixels(decode(jpeg))
+    return _hash_blocks(dc.astype(np.float64), 8, width, height)
+
+
+def hash_pixels(pixels: U8) -> int:
+    """Hash pixels, uint8 (H, W, 3), to 64 bits, as :func:`perceptual_hash` hashes a JPEG of them."""
+    return _hash_blocks(pixels @ _LUMA, 1, pixels.shape[1], pixels.shape[0])
+
+
+def _hash_blocks(blocks: F64, scale: int, width: int, height: int) -> int:
+    """Hash the luma's means over blocks of ``scale`` × ``scale`` pixels, on any linear scale."""
     # Make an image of one color exactly zero, so that its hash does not depend on rounding errors.
     blocks = blocks - blocks[0, 0]
     rows, columns = blocks.shape

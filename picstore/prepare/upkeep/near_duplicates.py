@@ -21,12 +21,16 @@ import numpy as np
 from picstore.arrays import I64, U64
 from picstore.display.progress import Progress, ProgressCallback, begin_stage, progress_callback
 from picstore.errors import Damage, ImageError, NotADataset, UsageError
-from picstore.jpeg.perceptual_hash import perceptual_hash, read_scan
+from picstore.jpeg.decode_any import decode_rgb
+from picstore.jpeg.perceptual_hash import hash_pixels, perceptual_hash, read_scan
 from picstore.kernels.ahead import compile_ahead
 from picstore.kernels.jit import kernel, popcount
 from picstore.prepare.engine import worker_processes
+from picstore.prepare.image.decoder_process import decode_bounded
+from picstore.prepare.image.encode_settings import EncodeSettings
 from picstore.results import Duplicate, DuplicateGroup
 from picstore.storage.dataset import Dataset
+from picstore.storage.format.container import Container
 
 # Name of the dataset's column that stores images' perceptual hashes, of 64 bits, as int64.
 COLUMN = "phash"
@@ -150,8 +154,20 @@ def _hash_records(dataset: Dataset, number: int) -> Hashes:
     hashes = {}
     for k in np.flatnonzero(container.good & dataset.live.mask(number)).tolist():
         with contextlib.suppress(ImageError):  # Skip an image that is damaged although its checksum is right.
-            hashes[int(container.index["id"][k])] = perceptual_hash(container.jpeg(k))
+            hashes[int(container.index["id"][k])] = _hash_record(container, k)
     return Hashes(np.array(list(hashes), np.int64), np.array(list(hashes.values()), np.uint64))
+
+
+def _hash_record(container: Container, k: int) -> int:
+    """Hash record ``k``; decode images that only an index in place has: progressive, rotated by EXIF, or not JPEGs."""
+    info, data = container.info(k), container.jpeg(k)
+    if not info.foreign:
+        with contextlib.suppress(ImageError):
+            return perceptual_hash(data)
+        return hash_pixels(decode_rgb(data, width=info.width, height=info.height))
+    settings = EncodeSettings(max_pixels=info.width * info.height)
+    name, _ = container.locate(int(container.index["offset"][k]))
+    return hash_pixels(decode_bounded(bytes(data), settings=settings, name=name).rgb())
 
 
 def find_nearest(queries: U64, hashes: U64, distance: int) -> tuple[I64, I64]:

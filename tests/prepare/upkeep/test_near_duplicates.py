@@ -73,6 +73,24 @@ def test_images_without_a_saved_hash_are_hashed(dataset: Path) -> None:
     assert groups(picstore_json("dupes", dataset)) == {0: [5], 1: [3, 6]}
 
 
+def test_images_of_an_index_have_the_groups_that_they_have_once_converted(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    for number in range(3):
+        image, exif = Image.fromarray(picture(number, width=240, height=160)), Image.Exif()
+        exif[0x112] = 6
+        image.save(files / f"{number}a.jpg", progressive=True)
+        image.rotate(90, expand=True).save(files / f"{number}b.jpg", exif=exif)
+        image.convert("CMYK").save(files / f"{number}c.jpg")
+        image.save(files / f"{number}d.png")
+    picstore.index(files, tmp_path / "index")
+    picstore.convert(files, tmp_path / "converted")
+    results = [picstore.dupes(tmp_path / name) for name in ("index", "converted")]
+    assert results[0].unreadable == 0
+    assert sorted(len(group.duplicates) for group in results[1].groups) == [3, 3, 3]
+    assert [len(group.duplicates) for group in results[0].groups] == [3, 3, 3]
+
+
 def test_a_damaged_image_is_left_out_and_counted(dataset: Path) -> None:
     opened = picstore.Dataset(dataset)
     number = next(k for k in range(len(opened.rows)) if 3 in opened.entries(k)["id"])
