@@ -186,6 +186,18 @@ def test_what_needs_a_missing_library_names_its_extra(run_without: Run, numbers:
         assert last.startswith("picstore: ") and install_command(extra) in last, case
 
 
+def test_the_page_shows_pictures_without_pytorch(run_without: Run) -> None:
+    program = """if True:
+        import sys, urllib.request
+        import picstore
+        page = picstore.view(sys.argv[1])
+        picture = urllib.request.urlopen(page.url.rstrip("/") + "/thumbnail?position=0&size=64")
+        print(picture.headers["content-type"])
+        page.close()"""
+    done = run_without("torch torchvision", [sys.executable, "-c", program, "DATASET"])
+    assert (done.stdout, done.stderr) == ("image/jpeg\n", "")
+
+
 def test_every_extra_for_users_has_a_case() -> None:
     assert sorted(number for numbers in TOGETHER for number in numbers) == [*range(len(CASES))]
     assert {*EXTRAS} - {"docs", "fuzz", "test", "dev", "formats"} == {extra for extra, _, _ in CASES}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import io
 import threading
 from collections.abc import Iterator
@@ -81,10 +82,15 @@ def load_kernels() -> None:
 @functools.cache
 def _load_kernels() -> None:
     from picstore.jpeg.cut import cut_all
+    from picstore.jpeg.decoder.decode_baseline import decode_rows, open_stream
     from picstore.kernels.ahead import compile_ahead
-    from picstore.train.cpu.needed_kernels import standard_kernels
 
-    compile_ahead([*standard_kernels(), cut_all])
+    kernels = [cut_all, open_stream, decode_rows]
+    if importlib.util.find_spec("torch") is not None:  # The page then shows recipes too.
+        from picstore.train.cpu.needed_kernels import standard_kernels
+
+        kernels += standard_kernels()
+    compile_ahead(kernels)
 
 
 def thumbnail(record: Record, name: str, size: int) -> Picture:
