@@ -191,7 +191,7 @@ def test_the_page_shows_pictures_without_pytorch(run_without: Run) -> None:
         import sys, urllib.request
         import picstore
         page = picstore.view(sys.argv[1])
-        picture = urllib.request.urlopen(page.url.rstrip("/") + "/thumbnail?position=0&size=64")
+        picture = urllib.request.urlopen(page.address + "thumbnail?position=0&size=64")
         print(picture.headers["content-type"])
         page.close()"""
     done = run_without("torch torchvision", [sys.executable, "-c", program, "DATASET"])
