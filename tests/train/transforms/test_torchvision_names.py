@@ -34,7 +34,8 @@ def names() -> list[str]:
 def named() -> set[str]:
     """Return the names in the sections of both pages that say what picstore replaces, leaves out, calls and lacks."""
     guide = PAGES[0].read_text(encoding="utf-8").split("## torchvision's transforms", 1)[1].split("\n#", 1)[0]
-    reference = PAGES[1].read_text(encoding="utf-8").split("## What picstore lacks", 1)[1].split("\n\nTransforms that have", 1)[0]
+    reference = PAGES[1].read_text(encoding="utf-8").split("## What picstore lacks", 1)[1]
+    reference = reference.split("\n\nTransforms that have", 1)[0]
     return {name for text in re.findall(r"`([^`]+)`", guide + reference) for name in re.findall(r"\w+", text)}
 
 
