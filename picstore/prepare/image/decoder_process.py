@@ -90,6 +90,21 @@ def decode_bounded(data: bytes, *, settings: EncodeSettings, name: str = "") -> 
     return (decode_here if here else decode_apart)(data, settings=settings, name=name)
 
 
+def decode_foreign(data: memoryview | U8, *, width: int, height: int, name: str) -> U8:
+    """Decode a foreign file of an index (docs/format.md, References) to upright RGB, uint8 (H, W, 3).
+
+    Raise ImageError if the file does not decode to ``width`` × ``height`` pixels.
+    """
+    try:
+        pixels = decode_bounded(bytes(data), settings=EncodeSettings(max_pixels=width * height), name=name).rgb()
+    except ImageError as error:
+        raise ImageError(f"does not decode: {error}") from error
+    if pixels.shape != (height, width, 3):
+        text = f"{pixels.shape[1]} × {pixels.shape[0]} pixels instead of {width} × {height}"
+        raise ImageError(f"decodes to {text}")
+    return pixels
+
+
 def decode_apart(data: bytes, *, settings: EncodeSettings, name: str = "") -> Decoded:
     """Decode a file in a decoder process; raise ImageError also if the process crashes or exceeds time or memory."""
     if not data:

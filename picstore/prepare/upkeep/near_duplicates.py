@@ -26,8 +26,7 @@ from picstore.jpeg.perceptual_hash import hash_pixels, perceptual_hash, read_sca
 from picstore.kernels.ahead import compile_ahead
 from picstore.kernels.jit import kernel, popcount
 from picstore.prepare.engine import worker_processes
-from picstore.prepare.image.decoder_process import decode_bounded
-from picstore.prepare.image.encode_settings import EncodeSettings
+from picstore.prepare.image.decoder_process import decode_foreign
 from picstore.results import Duplicate, DuplicateGroup
 from picstore.storage.dataset import Dataset
 from picstore.storage.format.container import Container
@@ -161,13 +160,12 @@ def _hash_records(dataset: Dataset, number: int) -> Hashes:
 def _hash_record(container: Container, k: int) -> int:
     """Hash record ``k``; decode images that only an index in place has: progressive, rotated by EXIF, or not JPEGs."""
     info, data = container.info(k), container.jpeg(k)
-    if not info.foreign:
-        with contextlib.suppress(ImageError):
-            return perceptual_hash(data)
-        return hash_pixels(decode_rgb(data, width=info.width, height=info.height))
-    settings = EncodeSettings(max_pixels=info.width * info.height)
-    name, _ = container.locate(int(container.index["offset"][k]))
-    return hash_pixels(decode_bounded(bytes(data), settings=settings, name=name).rgb())
+    if info.foreign:
+        name, _ = container.locate(int(container.index["offset"][k]))
+        return hash_pixels(decode_foreign(data, width=info.width, height=info.height, name=name))
+    with contextlib.suppress(ImageError):
+        return perceptual_hash(data)
+    return hash_pixels(decode_rgb(data, width=info.width, height=info.height))
 
 
 def find_nearest(queries: U64, hashes: U64, distance: int) -> tuple[I64, I64]:

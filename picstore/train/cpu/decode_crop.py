@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from picstore.arrays import I64, U8, Array
-from picstore.errors import ImageError
 from picstore.jpeg import decode_any
 from picstore.jpeg.cut import TiledJpegs, cut_batch
 from picstore.jpeg.decoder.box import decode_box
@@ -44,7 +43,10 @@ def decode_slot(records: BatchRecords, slot: int, reach: I64, *, factor: int) ->
     stream, (width, height) = records.jpeg(slot), records.layouts[slot, :2].tolist()
     if records.foreign[slot]:
         name, _ = records.address(slot)
-        return _decode_foreign(stream, width=width, height=height, name=name), (0, 0)
+        # Imported here, because the import takes 0.1 s, and few datasets need it.
+        from picstore.prepare.image.decoder_process import decode_foreign
+
+        return decode_foreign(stream, width=width, height=height, name=name), (0, 0)
     return decode_rgb(stream, width=width, height=height, factor=factor), (0, int(records.tops[slot]))
 
 
@@ -104,22 +106,3 @@ def decode_held(stream: U8, tiling: I64, box: I64, lengths: Array, *, factor: in
     part = decode_tiles(tiled, box[None], factor=factor)
     width, height = tiling[:2].tolist()
     return part or (decode_rgb(stream, width=width, height=height, factor=factor), (0, 0))
-
-
-def _decode_foreign(data: memoryview | U8, *, width: int, height: int, name: str) -> U8:
-    """Decode a file of any format to upright RGB; the extension of ``name`` identifies formats without a magic number.
-
-    Raise ImageError if the file does not decode to ``width`` × ``height`` pixels.
-    """
-    # Imported here, because the import takes 0.1 s, and few datasets need it.
-    from picstore.prepare.image.decoder_process import decode_bounded
-    from picstore.prepare.image.encode_settings import EncodeSettings
-
-    try:
-        pixels = decode_bounded(bytes(data), settings=EncodeSettings(max_pixels=width * height), name=name).rgb()
-    except ImageError as error:
-        raise ImageError(f"does not decode: {error}") from error
-    if pixels.shape != (height, width, 3):
-        text = f"{pixels.shape[1]} × {pixels.shape[0]} pixels instead of {width} × {height}"
-        raise ImageError(f"decodes to {text}")
-    return pixels
