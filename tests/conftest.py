@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 from grids import load_profile
-from loader_processes import start_loader_process
 from pictures import missing, missing_packages, require
 from samples import jpeg, picture
 from stores import GoogleProxy, Proxy, azure_server, install_azurite, request, s3_server
@@ -29,7 +28,6 @@ from web_server import TOKEN, Hub, WebServer
 
 import picstore
 from picstore.errors import MissingDependency
-from picstore.helper_process import start_helper
 from picstore.prepare.convert.row_division import DatasetShape
 from picstore.prepare.engine import worker_processes
 from picstore.storage.location import obstore_file
@@ -200,21 +198,6 @@ def _fork_server_with_kernels() -> Iterator[None]:
             worker_processes, "start_fork_server", functools.partial(worker_processes.start_fork_server, *_PRELOADED)
         )
         yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _forked_loader_processes() -> Iterator[None]:
-    """Fork loaders' processes from one that has their imports, but for tests of their start."""
-    with pytest.MonkeyPatch.context() as patch:
-        if importlib.util.find_spec("torch"):
-            patch.setattr("picstore.train.pipeline.loader_process.start_helper", start_loader_process)
-        yield
-
-
-@pytest.fixture
-def new_loader_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loaders' processes are new Pythons, as they are for users."""
-    monkeypatch.setattr("picstore.train.pipeline.loader_process.start_helper", start_helper)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -91,7 +91,6 @@ OPTIONS: list[dict[str, Any]] = [  # those of ``loader_of`` alone: test_batches_
 ]
 
 
-@pytest.mark.usefixtures("new_loader_processes")
 @pytest.mark.parametrize("options", slow_except(OPTIONS[1:2], OPTIONS))
 def test_batches_are_those_of_the_same_loader_without(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], options: dict[str, Any]
@@ -242,7 +241,6 @@ def test_a_mux_can_be_isolated(make_dataset: Make, tmp_path: Path) -> None:
     isolated.close()
 
 
-@pytest.mark.usefixtures("new_loader_processes")
 def test_the_process_ends_with_the_loader(make_dataset: Make) -> None:
     before = children()
     loader = picstore.Loader(make_dataset(50), batch_size=8, transform=CROP, isolate=True)
@@ -253,7 +251,6 @@ def test_the_process_ends_with_the_loader(make_dataset: Make) -> None:
     assert {*children()} <= {*before}
 
 
-@pytest.mark.usefixtures("new_loader_processes")
 def test_a_process_that_is_killed_is_an_error_that_says_so(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader]
 ) -> None:
@@ -298,7 +295,6 @@ def test_descriptors_arrive_where_python_acknowledges_them(
         assert len(list(loader)) == 100
 
 
-@pytest.mark.usefixtures("new_loader_processes")
 def test_what_a_process_dies_of_is_in_the_error(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,7 +305,6 @@ def test_what_a_process_dies_of_is_in_the_error(
     assert "Traceback" in str(raised.value.__cause__) and "in send_fds" in str(raised.value.__cause__)
 
 
-@pytest.mark.usefixtures("new_loader_processes")
 @pytest.mark.parametrize("main", ["fail_at_the_start", "lose_a_message"])
 def test_why_a_process_does_not_start_is_in_the_error(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch, main: str
@@ -319,7 +314,6 @@ def test_why_a_process_does_not_start_is_in_the_error(
         list(loader_of(make_dataset(50)))
 
 
-@pytest.mark.usefixtures("new_loader_processes")
 @pytest.mark.slow
 def test_the_stacks_of_a_process_that_crashes_are_in_the_error(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader], monkeypatch: pytest.MonkeyPatch
@@ -330,7 +324,6 @@ def test_the_stacks_of_a_process_that_crashes_are_in_the_error(
     assert "in send_fds" in str(raised.value.__cause__)
 
 
-@pytest.mark.usefixtures("new_loader_processes")
 def test_a_default_time_limit_of_sockets_does_not_hold_for_the_process(
     make_dataset: Make, loader_of: Callable[..., picstore.Loader]
 ) -> None:
@@ -453,7 +446,6 @@ def test_an_interrupt_from_the_keyboard_ends_both(make_dataset: Make) -> None:
     assert not Path(f"/proc/{child}").exists()
 
 
-@pytest.mark.usefixtures("new_loader_processes")
 @pytest.mark.slow
 def test_no_descriptor_and_no_memory_stays_behind(make_dataset: Make) -> None:
     path = make_dataset(60)
